@@ -1,0 +1,20 @@
+"""Fixtures that several test files share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def _shared() -> Path:
+    named = os.environ.get("TRACEKIT_SHARED")
+    return Path(named) if named else Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def phone_traces() -> Path:
+    """The folder of phone traces and published figures; a test that needs it is skipped without."""
+    root = _shared()
+    if not (root / "traces").is_dir():
+        pytest.skip(f"the phone traces are not at {root} (set TRACEKIT_SHARED to their folder)")
+    return root

@@ -1,0 +1,74 @@
+"""Names of policies and predictors: a decorator registers a class, a lookup finds it."""
+
+import difflib
+import importlib
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from tracekit.trace.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Classes by name, in the order they were registered.
+
+    Parameters
+    ----------
+    kind : str
+        What is registered, in the words of an error message: ``"policy"``, ``"predictor"``.
+    base : type
+        The class that every entry, and every class named ``module:Class``, derives from.
+    """
+
+    def __init__(self, kind: str, base: type[T]):
+        self.kind = kind
+        self.base = base
+        self._classes: dict[str, type[T]] = {}
+
+    def register(self, cls: type[T]) -> type[T]:
+        """Class decorator: file `cls` under its ``name``."""
+        if cls.name in self._classes:
+            raise ValueError(f"{self.kind} {cls.name!r} is registered twice")
+        self._classes[cls.name] = cls
+        return cls
+
+    def __iter__(self) -> Iterator[type[T]]:
+        return iter(self._classes.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._classes
+
+    def find(self, name: str) -> type[T]:
+        """Return the class called `name`, or the user's own for ``module:Class``.
+
+        Raises
+        ------
+        UsageError
+            The name is unknown (the sentence names the nearest match), or the module or class
+            cannot be imported, or the class does not derive from the registry's base.
+        """
+        if ":" in name:
+            return self._load(name)
+        if name in self._classes:
+            return self._classes[name]
+        near = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._classes)}."
+        raise UsageError(f"No {self.kind} is called {name!r}; {hint}")
+
+    def _load(self, spec: str) -> type[T]:
+        module_name, _, class_name = spec.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError as error:
+            raise UsageError(
+                f"The {self.kind} {spec!r} cannot be loaded: {error}; "
+                "the module must be importable from the current directory."
+            ) from error
+        cls = getattr(module, class_name, None)
+        if not (isinstance(cls, type) and issubclass(cls, self.base)):
+            raise UsageError(
+                f"{spec!r} is not a {self.kind}: {module_name} must hold a class {class_name!r} "
+                f"derived from {self.base.__module__}.{self.base.__name__}."
+            )
+        return cls

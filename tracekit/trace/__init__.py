@@ -1,0 +1,1 @@
+"""What a trace is: schema, reader, writer, validation, provenance, synthetic traces."""

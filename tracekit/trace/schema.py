@@ -1,0 +1,87 @@
+"""The trace format: files of a ``NAME.trace`` directory, their columns and codes."""
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+PREFILL, DECODE = 0, 1
+MISS, HIT, PREFETCHED = 0, 1, 2
+
+FACTS_FILE = "trace.json"
+ROUTING_FILE = "routing.parquet"
+STEPS_FILE = "steps.parquet"
+LAYERS_FILE = "layers.parquet"
+
+
+def routing_schema(
+    top_k: int, n_expert: int | None = None, n_embd: int | None = None, gate_dtype: str = "f32"
+) -> pa.Schema:
+    """Columns of ``routing.parquet``: one row per (turn, step, layer), in (pass, layer, step) order.
+
+    Parameters
+    ----------
+    top_k : int
+        Experts of one routing; the width of `experts`, `weights`, `residency`, `dropped`.
+    n_expert : int, optional
+        Width of `logits`; None leaves the column out.
+    n_embd : int, optional
+        Width of `gate_input`; None leaves the column out.
+    gate_dtype : {"f32", "f16"}
+        Element type of `gate_input`.
+    """
+    gate_type = {"f32": pa.float32(), "f16": pa.float16()}[gate_dtype]
+    fields = [
+        pa.field("turn", pa.int32(), nullable=False),
+        pa.field("pass", pa.int32(), nullable=False),
+        pa.field("phase", pa.uint8(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("layer", pa.int16(), nullable=False),
+        pa.field("experts", pa.list_(pa.uint16(), top_k), nullable=False),
+        pa.field("weights", pa.list_(pa.float32(), top_k)),
+        pa.field("residency", pa.list_(pa.uint8(), top_k)),
+        pa.field("dropped", pa.list_(pa.uint8(), top_k)),
+    ]
+    if n_expert is not None:
+        fields.append(pa.field("logits", pa.list_(pa.float32(), n_expert)))
+    if n_embd is not None:
+        fields.append(pa.field("gate_input", pa.list_(gate_type, n_embd)))
+    return pa.schema(fields)
+
+
+def steps_schema(n_embd: int | None = None) -> pa.Schema:
+    """Columns of ``steps.parquet``: one row per (turn, step).
+
+    Of a prefill pass the totals (wall_ms … hits) stand on its last row and are null on the others.
+    """
+    fields = [
+        pa.field("turn", pa.int32(), nullable=False),
+        pa.field("pass", pa.int32(), nullable=False),
+        pa.field("step", pa.int32(), nullable=False),
+        pa.field("phase", pa.uint8(), nullable=False),
+        pa.field("token", pa.int32()),
+        pa.field("piece", pa.binary()),
+        pa.field("wall_ms", pa.float64()),
+        pa.field("io_ms", pa.float64()),
+        pa.field("stall_ms", pa.float64()),
+        pa.field("read_bytes", pa.int64()),
+        pa.field("lookups", pa.int32()),
+        pa.field("hits", pa.int32()),
+    ]
+    if n_embd is not None:
+        fields.append(pa.field("embedding", pa.list_(pa.float32(), n_embd)))
+    return pa.schema(fields)
+
+
+def layers_schema() -> pa.Schema:
+    """Columns of ``layers.parquet``: one row per layer, dense ones with null ``expert_bytes``."""
+    return pa.schema(
+        [
+            pa.field("layer", pa.int16(), nullable=False),
+            pa.field("expert_bytes", pa.int64()),
+            pa.field("dense_bytes", pa.int64()),
+            pa.field("router_matrix", pa.list_(pa.float32())),  # row-major [n_expert, n_embd]
+            pa.field("router_bias", pa.list_(pa.float32())),  # [n_expert], part of the logits
+            pa.field("selection_bias", pa.list_(pa.float32())),  # [n_expert], added to the scores
+            pa.field("norm_weight", pa.list_(pa.float32())),  # [n_embd], of the norm before routing
+        ]
+    )
