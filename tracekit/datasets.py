@@ -1,0 +1,47 @@
+"""The files that come with tracekit: a small model, and a trace recorded from it.
+
+They stand in ``data/`` of a checkout and inside the package of an installed copy; both are found.
+"""
+
+from pathlib import Path
+
+from tracekit.trace.errors import UsageError
+
+PREFIX = "bundled:"
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def folder() -> Path:
+    """Return the folder that holds the bundled files."""
+    installed = _PACKAGE / "data"
+    return installed if installed.is_dir() else _PACKAGE.parent / "data"
+
+
+def names() -> list[str]:
+    """Return the names of the bundled models and traces, sorted."""
+    return sorted(p.name for pattern in ("*.gguf", "*.trace") for p in folder().glob(pattern))
+
+
+def path(name: str) -> Path:
+    """Return where the bundled file `name` is.
+
+    Raises
+    ------
+    UsageError
+        Nothing of that name is bundled; the sentence lists what is.
+    """
+    if name not in names():
+        raise UsageError(f"No bundled file is called {name!r}; there are: {', '.join(names())}.")
+    return folder() / name
+
+
+def model_path() -> Path:
+    """Return the bundled model, the default of ``tracekit record``."""
+    return next(folder().glob("*.gguf"))
+
+
+def resolve(where: str | Path) -> Path:
+    """Return `where` as a path; ``bundled:NAME`` names a bundled file."""
+    text = str(where)
+    return path(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(where)
