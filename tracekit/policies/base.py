@@ -2,14 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tracekit.registry import Registry
+from tracekit.trace.schema import DECODE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """What a predictor has in hand after each batch: the experts the next routed layer will want.
+
+    Row b is for the layer of the next batch, or after the last layer for the first layer of the
+    next token. Rows of prefill batches, and of batches after which nothing can be said, hold -1.
+
+    Attributes
+    ----------
+    keys : int32 [B, m]
+        Predicted keys, best first; -1 where fewer than m are predicted.
+    weights : float32 [B, m] or None
+        Their predicted routing weights, summing to 1 over the first k; NaN beside -1. None from a
+        predictor that only ranks.
+    """
+
+    keys: np.ndarray
+    weights: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Batches:
     """A run as the cache sees it: B batches, one per layer load, in the order they happened.
 
@@ -22,7 +44,7 @@ class Batches:
     keys : int32 [N]
         The distinct keys of each batch, in the order of their *last* touch: after the batch, the
         last of them is the most recent.
-    admit_rank : int32 [N]
+    admit_rank : uint16 [N]
         The place of each key in its batch in the order of *first* touch, from 0: the order in
         which an engine admits what it misses. Equal to the place in `keys` for a decoded token.
     batch_start : int64 [B + 1]
@@ -41,7 +63,9 @@ class Batches:
     top_k : int
     weights : float32 [N] or None
         Final routing weight of each key of a *decode* batch (NaN: unknown, and in prefill batches).
-        Read by lossy policies only; None when it was not asked for.
+        Only lossy policies are given it.
+    guesses : Guesses or None
+        Only a policy with ``needs_predictor`` is given it.
     """
 
     keys: np.ndarray
@@ -57,6 +81,7 @@ class Batches:
     n_expert: int
     top_k: int
     weights: np.ndarray | None = None
+    guesses: Guesses | None = None
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -71,6 +96,23 @@ class Batches:
         """Lookups of each batch, int64 [B]: one per distinct expert."""
         return np.diff(self.batch_start)
 
+    @cached_property
+    def key_bytes(self) -> np.ndarray:
+        """Size of each key, int64 [n_keys]."""
+        return np.repeat(self.expert_bytes, self.n_expert)
+
+    @cached_property
+    def settled(self) -> np.ndarray:
+        """Decode batches after their turn's first decoded token, bool [B].
+
+        A prefill may leave more resident than the budget; by then every layer has had its turn to
+        evict, and what is still too much is the policy's doing.
+        """
+        decode = self.phase == DECODE
+        first_pass = np.full(int(self.turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
+        np.minimum.at(first_pass, self.turn[decode], self.pass_id[decode])
+        return decode & (self.pass_id > first_pass[self.turn])
+
     @property
     def bank_bytes(self) -> int:
         """Bytes of all experts of all MoE layers."""
@@ -82,34 +124,54 @@ class Batches:
         return int(self.expert_bytes.sum()) * self.top_k
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """What one policy did at one budget.
 
     Attributes
     ----------
     budget_bytes : int
-    hits : int32 [B] or None
-        Hits of each batch; None where a policy can tell only the total (`bound`).
-    peak_resident_bytes : int or None
-        Largest resident size after any batch's eviction.
-    peak_resident_bytes_decode : int or None
-        The same over the decode batches after each turn's first decoded token.
+    hits : int32 [B]
+        Hits of each batch.
+    resident_bytes : int64 [B]
+        Resident size after each batch's eviction.
     lookups : int32 [B] or None
         Lookups of each batch where they differ from ``Batches.lookups`` (a lossy policy).
     read_bytes : int64 [B] or None
         Bytes read for each batch where they are not ``misses × expert_bytes`` (a speculative one).
+    hit : bool [N] or None
+        Whether each lookup hit, in the order of ``Batches.keys``; only when `simulate` was asked.
     counters : mapping
         A policy's own totals, by the name they are printed under.
     """
 
     budget_bytes: int
-    hits: np.ndarray | None
-    peak_resident_bytes: int | None
-    peak_resident_bytes_decode: int | None
+    hits: np.ndarray
+    resident_bytes: np.ndarray
     lookups: np.ndarray | None = None
     read_bytes: np.ndarray | None = None
+    hit: np.ndarray | None = None
     counters: Mapping[str, int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What no policy can better at one budget: a bound has totals, but no run behind them.
+
+    Attributes
+    ----------
+    budget_bytes : int
+    hits, hits_decode : int
+        At most so many hits, of all lookups and of those of decode batches.
+    read_bytes, read_bytes_decode : int
+        At least so many bytes read.
+    """
+
+    budget_bytes: int
+    hits: int
+    hits_decode: int
+    read_bytes: int
+    read_bytes_decode: int
 
 
 @dataclass(frozen=True)
@@ -132,9 +194,13 @@ class Policy:
         It looks into the future.
     stochastic : bool
         It draws random numbers; `Params` then has a field ``seed``.
-    needs_predictor, speculative, lossy : bool
-        It acts on a prediction; it reads experts nobody asked for yet; it changes what the model
-        computes.
+    needs_predictor : bool
+        It acts on a prediction and is given ``batches.guesses``; `Params` then has the fields
+        ``predictor`` (its name) and ``horizon``.
+    speculative : bool
+        It reads experts that nobody has asked for yet.
+    lossy : bool
+        It changes what the model computes, and is given ``batches.weights``.
     """
 
     name: ClassVar[str]
@@ -149,12 +215,21 @@ class Policy:
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
 
-    def simulate(self, batches: Batches, budgets: np.ndarray) -> list[Cell]:
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell] | list[Limit]:
         """Replay `batches` once for each of `budgets` (int64 [C], bytes) and return C cells.
 
         The accounting is fixed: each distinct key of a batch is looked up once; a miss makes it
         resident at its layer's ``expert_bytes``; after the batch, entries that it did not touch
-        are evicted until the resident bytes fit the budget.
+        are evicted until the resident bytes fit the budget. Cells do not depend on each other.
+
+        Parameters
+        ----------
+        batches : Batches
+        budgets : int64 [C]
+        per_lookup : bool
+            Fill ``Cell.hit`` too.
         """
         raise NotImplementedError
 
