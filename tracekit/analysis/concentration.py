@@ -1,0 +1,72 @@
+"""How evenly a layer spreads its tokens over its experts, and a token its weight."""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.decode import decode_grid
+from tracekit.analysis.popularity import expert_popularity
+from tracekit.trace import Trace
+
+
+def routing_concentration(trace: Trace) -> pd.DataFrame:
+    """Entropies and the top expert's share, layer by layer. Decode only.
+
+    Two questions that are easily confused: *load* is about all tokens together (does the layer
+    have favourites?), *weight* about one token (does its first expert dominate the others?).
+
+    Returns
+    -------
+    DataFrame
+        One row per MoE layer: ``layer``, ``routings``; ``load_entropy_bits`` (Shannon entropy of
+        the layer's selection frequencies), ``load_entropy`` (the same over log2(n_expert): 1 is
+        perfectly even), ``effective_experts`` (2 to the power of that entropy), ``top_load_share``
+        (share of the selections that the most popular expert gets, at most 1 / k);
+        ``weight_entropy_bits`` (of the k weights of a routing, normalised to sum 1, mean over the
+        routings), ``weight_entropy`` (over log2(k)), ``top1_share`` (weight of the heaviest expert
+        over the sum, mean). The three weight columns are NaN where no weight is known, and
+        ``weight_entropy`` where k is 1.
+
+    Raises
+    ------
+    TraceError
+        The trace holds no decoded token.
+    """
+    grid = decode_grid(trace, weights=True)
+    load = expert_popularity(trace, "decode")["share"].to_numpy().reshape(grid.n_layers, -1)
+    load_bits = _entropy_bits(load)
+
+    weights = grid.weights.astype(np.float64)
+    total = weights.sum(axis=2, keepdims=True)
+    share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+    known = ~np.isnan(share).any(axis=2)
+    weight_bits = _mean_of_known(_entropy_bits(share), known)
+    return pd.DataFrame(
+        {
+            "layer": grid.layer,
+            "routings": grid.n_tokens,
+            "load_entropy_bits": load_bits,
+            "load_entropy": _over(load_bits, np.log2(trace.n_expert)),
+            "effective_experts": 2.0**load_bits,
+            "top_load_share": load.max(axis=1),
+            "weight_entropy_bits": weight_bits,
+            "weight_entropy": _over(weight_bits, np.log2(grid.top_k)),
+            "top1_share": _mean_of_known(share.max(axis=2), known),
+        }
+    )
+
+
+def _entropy_bits(shares: np.ndarray) -> np.ndarray:
+    """Shannon entropy along the last axis; 0 log 0 is 0, NaN stays NaN."""
+    logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
+    return -(shares * logs).sum(axis=-1)
+
+
+def _mean_of_known(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Mean over tokens of the known values [T, L]; NaN for a layer that has none."""
+    count = known.sum(axis=0)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def _over(values: np.ndarray, limit: float) -> np.ndarray:
+    return values / limit if limit > 0 else np.full_like(values, np.nan)

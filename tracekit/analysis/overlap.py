@@ -1,0 +1,85 @@
+"""How much of a routing repeats an earlier one, by how far apart the two are."""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.decode import DecodeGrid, decode_grid
+from tracekit.trace import Trace, UsageError
+
+
+def overlap_by_lag(trace: Trace, max_lag: int = 16) -> pd.DataFrame:
+    """Overlap of two routings a lag apart, along the tokens and along the layers.
+
+    *Token to token*: layer l of token t against layer l of token t − lag of the same turn.
+    *Layer to layer*: layer l of token t against the MoE layer lag places before it, same token.
+    Expert ids of different layers have no common meaning, so that overlap is expected at chance;
+    where it is not, the model or the trace is unusual. Decode only.
+
+    Parameters
+    ----------
+    trace : Trace
+    max_lag : int
+        Largest lag, in tokens and in MoE layers.
+
+    Returns
+    -------
+    DataFrame
+        One row per (direction, lag) that the trace has pairs for: ``direction`` (``"token"`` or
+        ``"layer"``), ``lag``, ``overlap`` (share of the k experts that both routings selected, 0
+        to 1, mean over all pairs), ``overlap_p10`` and ``overlap_p90`` (the 10th and 90th
+        percentile of the layers' own means), ``pairs``, ``chance`` (k / n_expert: what two
+        independent even routings share). Empty for one token of one layer.
+
+    Raises
+    ------
+    UsageError
+        `max_lag` is below 1.
+    TraceError
+        The trace holds no decoded token.
+    """
+    if max_lag < 1:
+        raise UsageError(f"The largest lag must be 1 or more, not {max_lag}.")
+    grid = decode_grid(trace)
+    sets = _bit_sets(grid, trace.n_expert)
+    chance = grid.top_k / trace.n_expert
+    rows = []
+    for lag in range(1, min(max_lag, grid.n_tokens - 1) + 1):
+        same_turn = grid.turn[lag:] == grid.turn[:-lag]
+        common = _common(sets[lag:], sets[:-lag])[same_turn]
+        rows.append(("token", lag, common, common.mean(axis=0) if len(common) else None))
+    for lag in range(1, min(max_lag, grid.n_layers - 1) + 1):
+        common = _common(sets[:, lag:], sets[:, :-lag])
+        rows.append(("layer", lag, common, common.mean(axis=0)))
+    return pd.DataFrame(
+        [
+            {
+                "direction": direction,
+                "lag": lag,
+                "overlap": common.mean() / grid.top_k,
+                "overlap_p10": np.percentile(by_layer, 10) / grid.top_k,
+                "overlap_p90": np.percentile(by_layer, 90) / grid.top_k,
+                "pairs": common.size,
+                "chance": chance,
+            }
+            for direction, lag, common, by_layer in rows
+            if common.size
+        ],
+        columns=["direction", "lag", "overlap", "overlap_p10", "overlap_p90", "pairs", "chance"],
+    )
+
+
+def _bit_sets(grid: DecodeGrid, n_expert: int) -> np.ndarray:
+    """Each routing as a set of bits: uint64 [T, L, ceil(n_expert / 64)]."""
+    words = -(-n_expert // 64)
+    sets = np.zeros((grid.n_tokens * grid.n_layers, words), np.uint64)
+    row = np.arange(len(sets))
+    experts = grid.experts.reshape(len(sets), -1)
+    for slot in range(grid.top_k):  # one expert a row at a time, so no two writes meet
+        expert = experts[:, slot]
+        sets[row, expert >> 6] |= np.uint64(1) << (expert & 63).astype(np.uint64)
+    return sets.reshape(grid.n_tokens, grid.n_layers, words)
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How many experts two grids of sets share, routing by routing."""
+    return np.bitwise_count(a & b).sum(axis=2, dtype=np.int64)

@@ -1,0 +1,80 @@
+"""How many bytes of experts a run touches, from its start and in any window of tokens."""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.decode import decode_grid
+from tracekit.analysis.gaps import token_gaps
+from tracekit.trace import Trace
+from tracekit.trace.schema import DECODE
+
+START, WINDOW = "since the start", "in a window"
+
+
+def working_set(trace: Trace) -> pd.DataFrame:
+    """Distinct experts touched since the start of the trace, and by w consecutive decoded tokens.
+
+    The second is Denning's working set (P. J. Denning, "The working set model for program
+    behavior", CACM 11(5), 1968) averaged over every window that lies in the run, turns following
+    each other as they do for a cache. A window of one token touches the token cycle.
+
+    Returns
+    -------
+    DataFrame
+        ``span`` (`START` or `WINDOW`), ``tokens`` (tokens decoded so far, one row after every
+        pass, prefills included; or the width of the window, 1 to the number of decoded tokens),
+        ``distinct_experts``, ``distinct_bytes`` (means for a window), ``token_cycle_bytes``,
+        ``bank_bytes`` (all experts of all MoE layers).
+
+    Raises
+    ------
+    TraceError
+        The trace holds no decoded token, or a layer's expert size is missing.
+    """
+    frame = pd.concat([_since_start(trace), _in_windows(trace)], ignore_index=True)
+    cycle = int(trace.expert_bytes.sum())
+    return frame.assign(token_cycle_bytes=cycle * trace.top_k, bank_bytes=cycle * trace.n_expert)
+
+
+def _since_start(trace: Trace) -> pd.DataFrame:
+    routing = trace.routing(["pass", "phase", "layer", "experts"])
+    n_expert, expert_bytes = trace.n_expert, trace.expert_bytes
+    layer = np.searchsorted(trace.moe_layers, routing["layer"])
+    passes, first_row, row_pass = np.unique(routing["pass"], return_index=True, return_inverse=True)
+    first_pass = np.full(len(expert_bytes) * n_expert, len(passes))
+    keys = layer[:, None] * n_expert + routing["experts"]
+    np.minimum.at(first_pass, keys.ravel(), np.repeat(row_pass, keys.shape[1]))
+
+    used = np.flatnonzero(first_pass < len(passes))
+    new_experts = np.bincount(first_pass[used], minlength=len(passes))
+    new_bytes = np.zeros(len(passes), np.int64)
+    np.add.at(new_bytes, first_pass[used], expert_bytes[used // n_expert])
+    return pd.DataFrame(
+        {
+            "span": START,
+            "tokens": np.cumsum(routing["phase"][first_row] == DECODE),
+            "distinct_experts": np.cumsum(new_experts),
+            "distinct_bytes": np.cumsum(new_bytes),
+        }
+    )
+
+
+# An expert is absent from a window iff the window fits between two of its uses, so the mean over
+# all windows follows from the lengths of the idle stretches alone: a stretch of n tokens holds
+# max(0, n - w + 1) windows of w. Linear in the trace, for all w at once.
+def _in_windows(trace: Trace) -> pd.DataFrame:
+    grid = decode_grid(trace)
+    expert_bytes = trace.expert_bytes[np.searchsorted(trace.moe_layers, grid.layer)]
+    idle = token_gaps(grid.experts, trace.n_expert).idle_stretches()
+    window = np.arange(1, grid.n_tokens + 1)
+    # Σ over n of idle[n] · max(0, n - w + 1), for every w: the tail summed twice.
+    absent = np.cumsum(np.cumsum(idle[:, ::-1], axis=1), axis=1)[:, ::-1][:, 1:]
+    present = trace.n_expert - absent / (grid.n_tokens - window + 1)
+    return pd.DataFrame(
+        {
+            "span": WINDOW,
+            "tokens": window,
+            "distinct_experts": present.sum(axis=0),
+            "distinct_bytes": expert_bytes @ present,
+        }
+    )

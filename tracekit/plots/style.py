@@ -1,0 +1,124 @@
+"""The look that all plots share: one palette, one way to make an Axes, the usual marks.
+
+Colours are Okabe and Ito's ("Color Universal Design", 2008), which readers with any colour vision
+tell apart; every series also has a line style and a marker of its own, so that a print in grey
+stays readable. Nothing here touches matplotlib's global state.
+"""
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
+BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
+ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
+
+SEQUENTIAL = "Blues"  # light to dark, so grey prints keep the order; 0 is white
+
+MIB = 2**20
+
+_CYCLE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
+_LINES = ("-", "--", "-.", ":")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+# The same name has the same look in every plot; what is not here takes the next of the cycle.
+_KNOWN: dict[str, dict[str, Any]] = {
+    "bound": {"color": BLACK, "linestyle": (0, (4, 2)), "marker": "None"},
+    "belady": {"color": GREY, "linestyle": "-", "marker": "None"},
+    "lru": {"color": BLUE, "linestyle": "-", "marker": "o"},
+    "lfu": {"color": ORANGE, "linestyle": "--", "marker": "s"},
+    "layer-lru": {"color": GREEN, "linestyle": "-.", "marker": "^"},
+    "layer-lfu": {"color": VERMILION, "linestyle": ":", "marker": "v"},
+    "random": {"color": PURPLE, "linestyle": ":", "marker": "x"},
+    "retention": {"color": SKY, "linestyle": "--", "marker": "D"},
+    "prefetch": {"color": VERMILION, "linestyle": "-.", "marker": "P"},
+    "recorded": {"color": BLACK, "linestyle": "-", "marker": "None"},
+    "ctrl": {"color": BLACK, "linestyle": (0, (4, 2)), "marker": "None"},
+    "stale-gate": {"color": BLUE, "linestyle": "-", "marker": "o"},
+    "prev-token": {"color": ORANGE, "linestyle": "--", "marker": "s"},
+    "static-hot": {"color": GREEN, "linestyle": "-.", "marker": "^"},
+    "random-guess": {"color": GREY, "linestyle": ":", "marker": "None"},
+}
+
+
+def axes_or_new(ax: Axes | None, size: tuple[float, float] = (7.2, 4.2)) -> Axes:
+    """Return `ax`, or the only Axes of a new figure of `size` inches that no backend manages."""
+    if ax is None:
+        ax = Figure(figsize=size, layout="constrained").subplots()
+    return ax
+
+
+def series_styles(names: list[str]) -> dict[str, dict[str, Any]]:
+    """Colour, line style and marker of each of `names`, distinct within one plot."""
+    taken = {_KNOWN[name]["color"] for name in names if name in _KNOWN}
+    free = [color for color in _CYCLE if color not in taken] or list(_CYCLE)
+    styles, place = {}, 0
+    for name in names:
+        if name in _KNOWN:
+            styles[name] = {"linewidth": 1.6, "markersize": 4, **_KNOWN[name]}
+            continue
+        styles[name] = {
+            "linewidth": 1.6,
+            "markersize": 4,
+            "color": free[place % len(free)],
+            "linestyle": _LINES[place % len(_LINES)],
+            "marker": _MARKERS[place % len(_MARKERS)],
+        }
+        place += 1
+    return styles
+
+
+def finish(ax: Axes, *, title: str, xlabel: str, ylabel: str, grid: str = "y") -> Axes:
+    """Set the texts, take the spines off that carry no scale, and lay a pale grid below."""
+    ax.set_title(title, loc="left", fontsize="medium")
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
+    ax.spines[["top", "right"]].set_visible(False)
+    if grid:
+        ax.grid(axis=grid, color=PALE, linewidth=0.6)
+        ax.set_axisbelow(True)
+    return ax
+
+
+def legend_below(ax: Axes, columns: int = 4) -> None:
+    """Put the legend under the plot, where it covers no data."""
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        ax.legend(
+            handles,
+            labels,
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.16),
+            ncols=min(columns, len(handles)),
+            frameon=False,
+            fontsize="small",
+        )
+
+
+def percent_axis(ax: Axes, axis: str = "y") -> None:
+    """Print the fractions of an axis as percent."""
+    getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{100 * value:g} %")
+
+
+def whole_numbers(ax: Axes, axis: str = "x") -> None:
+    """Put the ticks of an axis (layers, tokens, lags) on whole numbers only."""
+    getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def thin_markers(style: dict[str, Any], points: int, at_most: int = 24) -> dict[str, Any]:
+    """Mark only every n-th of many points, so that markers do not merge into a band."""
+    return {**style, "markevery": max(1, points // at_most)}
+
+
+def in_mib(size: float) -> str:
+    """Write a number of bytes as MiB: digits where they matter, thousands separated."""
+    mib = size / MIB
+    return f"{mib:,.0f} MiB" if mib >= 100 else f"{mib:.3g} MiB"
+
+
+def layer_range(layers: np.ndarray) -> np.ndarray:
+    """Every layer number from the first to the last, also those that are not routed."""
+    return np.arange(layers.min(), layers.max() + 1)
