@@ -1,0 +1,191 @@
+"""What commands write: tables, CSV, Parquet, JSON; whole or not at all."""
+
+import json
+import os
+import threading
+
+import pyarrow.parquet as pq
+import pytest
+
+from tracekit.cli import table
+from tracekit.cli.console import Console, printable
+from tracekit.cli.output import Output, check_free, flat_records, to_csv, written_whole
+from tracekit.trace.errors import TracekitError, UsageError
+
+RESULTS = [
+    {"policy": "lru", "params": {}, "cache_bytes": 100, "hit_rate_decode": 0.5, "over": False},
+    {"policy": "new", "params": {"k": 2}, "cache_bytes": 100, "hit_rate_decode": None},
+]
+LAYERED = [
+    {"policy": "lru", "cache_bytes": 9, "hits": 3, "layers": [{"layer": 0, "hits": 1}]},
+    {"policy": "bound", "cache_bytes": 9, "hits": 4, "layers": None},
+]
+
+
+def everything(destination, results=RESULTS):
+    destination.write(
+        table=lambda: "a table",
+        document=lambda: {"schema": "x/1", "results": results},
+        records=lambda: flat_records(results, ["policy", "cache_bytes"]),
+    )
+
+
+def test_columns_align_and_nulls_are_dashes():
+    columns = [
+        table.Column("policy", lambda r: r["policy"], left=True),
+        table.Column("hit rate\n%", lambda r: table.percent(r["rate"])),
+        table.Column("read\nMiB", lambda r: table.mib(r["bytes"])),
+    ]
+    rows = [
+        {"policy": "lru", "rate": 0.74885, "bytes": 5 << 19},
+        {"policy": "belady", "rate": None, "bytes": float("nan")},
+    ]
+    assert table.render(columns, rows, group=lambda r: r["policy"]).split("\n") == [
+        "        hit rate  read",
+        "policy         %   MiB",
+        "lru        74.89   2.5",
+        "",
+        "belady         -     -",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (3 << 20, "3.0 MiB"),
+        (2**50, "1048576.0 GiB"),
+    ],
+)
+def test_sizes_are_written_in_the_unit_that_suits_them(n_bytes, text):
+    assert table.size(n_bytes) == text
+
+
+def test_csv_is_flat_with_empty_nulls():
+    assert to_csv(flat_records(RESULTS, ["policy"])).splitlines() == [
+        "policy,cache_bytes,hit_rate_decode,over,params_k",
+        "lru,100,0.5,false,",
+        "new,100,,,2",
+    ]
+
+
+def test_layers_follow_their_result_and_repeat_its_identity():
+    assert flat_records(LAYERED, ["policy", "cache_bytes"]) == [
+        {"policy": "lru", "cache_bytes": 9, "hits": 3, "layer": None},
+        {"policy": "lru", "cache_bytes": 9, "layer": 0, "hits": 1},
+        {"policy": "bound", "cache_bytes": 9, "hits": 4, "layer": None},
+    ]
+
+
+def test_a_pair_becomes_low_and_high():
+    assert flat_records([{"ci95": [0.1, 0.2]}], []) == [{"ci95_low": 0.1, "ci95_high": 0.2}]
+
+
+def test_every_format_is_told_by_the_ending(tmp_path):
+    for name in ("x.json", "x.csv", "x.parquet", "x.txt"):
+        everything(Output(tmp_path / name))
+    assert json.loads((tmp_path / "x.json").read_text())["results"] == RESULTS
+    assert (tmp_path / "x.csv").read_text().startswith("policy,")
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist()[1]["params_k"] == 2
+    assert (tmp_path / "x.txt").read_text() == "a table\n"
+
+
+def test_the_format_option_beats_the_ending(tmp_path):
+    everything(Output(tmp_path / "x.csv", "json"))
+    assert json.loads((tmp_path / "x.csv").read_text())["schema"] == "x/1"
+
+
+def test_stdout_gets_the_table(capsys):
+    everything(Output(None))
+    assert capsys.readouterr().out == "a table\n"
+
+
+def test_not_a_number_never_reaches_json(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        everything(Output(tmp_path / "x.json"), [{"rate": float("nan")}])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_exists_is_kept_unless_forced(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match=r"x\.csv exists; use --force to overwrite it, or another"):
+        Output(path)
+    assert path.read_text() == "mine"
+    everything(Output(path, force=True))
+    assert path.read_text().startswith("policy,")
+
+
+def test_force_follows_a_link_and_keeps_it(tmp_path):
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    everything(Output(tmp_path / "link.csv", force=True))
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").read_text().startswith("policy,")
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    everything(Output(pipe, "csv"))
+    reader.join()
+    assert got[0].startswith("policy,")
+    assert pipe.is_fifo()
+
+
+def test_a_failing_write_leaves_nothing(tmp_path):
+    def interrupted():
+        with written_whole(tmp_path / "x") as work:
+            work.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_there_survives_a_failing_write(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("mine")
+
+    def full():
+        with written_whole(path) as work:
+            work.write_text("half")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(TracekitError, match=r"Cannot write .*x: No space left on device\."):
+        full()
+    assert path.read_text() == "mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"there is no folder .*gone; make it first\."):
+        check_free(tmp_path / "gone" / "x.csv", force=False)
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
+    assert printable("a\x1b[31mb\n\udc80é") == "a\\x1b[31mb\\n\\udc80é"
+    Console().warn("evil\x1b]0;title\x07")
+    assert capsys.readouterr().err == "Warning: evil\\x1b]0;title\\x07\n"
+
+
+def test_quiet_says_nothing_and_verbose_says_more(capsys):
+    Console(quiet=True, verbose=True).warn("w")
+    Console(quiet=True, verbose=True).detail("d")
+    assert capsys.readouterr().err == ""
+    Console(verbose=True).detail("d")
+    Console().detail("not this")
+    Console().note("n")
+    assert capsys.readouterr().err == "d\nn\n"
+
+
+def test_progress_is_not_for_a_file(capsys):
+    with Console().progress("work") as update:
+        assert update is None
+    assert capsys.readouterr().err == ""

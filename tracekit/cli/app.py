@@ -1,0 +1,103 @@
+"""The ``tracekit`` command: its subcommands, and how every failure becomes a sentence."""
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from tracekit.cli import import_, info, policies
+from tracekit.cli.console import say_error
+from tracekit.trace.errors import TracekitError
+
+INTERRUPTED = 130
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return f"There is not enough memory for this ({error or 'allocation failed'})."
+    if isinstance(error, OSError):
+        if error.filename is None:
+            return f"Reading or writing failed: {error.strerror or error}."
+        return f"Cannot use {os.fspath(error.filename)}: {error.strerror}."
+    return str(error)
+
+
+def _silence_stdout() -> None:
+    # Python flushes stdout once more at exit: whatever is still in the buffer has nowhere to go.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Commands(TyperGroup):
+    """The group of subcommands; runs one and maps what it raises to a sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the subcommand of `ctx`."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except KeyboardInterrupt:
+            # A second Ctrl-C ends the process at once, without Python's say.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            say_error("Interrupted.")
+            code = INTERRUPTED
+        except BrokenPipeError:
+            _silence_stdout()  # the reader of a pipe has seen enough: `tracekit replay … | head`
+            code = 0
+        except (TracekitError, OSError, MemoryError) as error:
+            if getattr(error, "errno", None) == errno.ENOSPC:
+                _silence_stdout()
+            if os.environ.get("TRACEKIT_DEBUG") == "1":
+                traceback.print_exc()
+            say_error(_sentence(error))
+            code = error.exit_code if isinstance(error, TracekitError) else 1
+        raise typer.Exit(code)
+
+
+app = typer.Typer(
+    name="tracekit",
+    cls=Commands,
+    help="Record how a Mixture-of-Experts model routes its tokens, and replay the trace "
+    "through expert predictors and cache policies.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import tracekit
+
+        print(f"tracekit {tracekit.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+# Each command's module is light: what it needs of numpy, numba or pandas is imported when it runs.
+app.command("import")(import_.import_)
+app.command("info")(info.info)
+app.command("policies")(policies.policies)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

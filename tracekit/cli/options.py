@@ -1,0 +1,129 @@
+"""Options that several commands share, and how their text becomes values."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli.output import FORMATS
+from tracekit.datasets import resolve
+from tracekit.trace.errors import UsageError
+
+_MAX_MIB = 10**12  # in bytes, still a 64-bit number
+
+
+def _whole(option: str, least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and int(text) >= least):
+            raise UsageError(f"{option} takes a whole number, {least} or more, not {text!r}.")
+        return int(text)
+
+    return parse
+
+
+TraceArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        parser=resolve,
+        help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
+        show_default=False,
+    ),
+]
+FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="|".join(FORMATS),
+        help="Form of the result; by the ending of -o if not given, else a table.",
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write the result here, not to stdout."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
+QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No notes, warnings, progress.")]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
+SeedOption = Annotated[
+    int,
+    typer.Option(metavar="N", parser=_whole("--seed", 0), help="Seed of everything random."),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", parser=_whole("--jobs", 1), help="Threads; all cores if not given."),
+]
+
+
+def split(option: str, values: Sequence[str]) -> list[str]:
+    """Split the repeated and comma-separated values of `option`; each once, in order.
+
+    Raises
+    ------
+    UsageError
+        There is nothing between two commas.
+    """
+    parts = dict.fromkeys(part.strip() for text in values for part in text.split(","))
+    if "" in parts:
+        raise UsageError(f"{option} has an empty value in {','.join(values)!r}.")
+    return list(parts)
+
+
+def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list[float]:
+    numbers = []
+    for text in split(option, values):
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number <= most:
+            raise UsageError(f"{option} takes {what}, not {text!r}.")
+        numbers.append(number)
+    return numbers
+
+
+def cache_mib(values: Sequence[str]) -> list[float]:
+    """Read ``--cache-mib``: sizes in MiB, 0 is legal."""
+    return _numbers("--cache-mib", values, "sizes in MiB from 0 to 1e12", _MAX_MIB)
+
+
+def cache_fraction(values: Sequence[str]) -> list[float]:
+    """Read ``--cache-fraction``: fractions of the expert bank."""
+    what = "fractions of the expert bank from 0 to 1 (0.5 is half of it)"
+    return _numbers("--cache-fraction", values, what, 1)
+
+
+def params(values: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{name: {field: [value, …]}}``.
+
+    Raises
+    ------
+    UsageError
+        A value has not this form, or sets a field twice.
+    """
+    result: dict[str, dict[str, list[str]]] = {}
+    for text in values:
+        target, equals, settings = text.partition("=")
+        name, dot, field = target.rpartition(".")
+        if not (equals and dot and name and field and settings):
+            raise UsageError(
+                f"--param takes NAME.FIELD=VALUE, as in prefetch.spec_max=2, not {text!r}."
+            )
+        fields = result.setdefault(name, {})
+        if field in fields:
+            raise UsageError(
+                f"--param sets {name}.{field} twice; several values stand in one, "
+                f"as in {name}.{field}=1,2."
+            )
+        fields[field] = [value.strip() for value in settings.split(",")]
+    return result
+
+
+def variants(fields: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return every combination of the values of `fields`; one empty one where there are none."""
+    return [
+        dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())
+    ]

@@ -1,0 +1,188 @@
+"""Where a result goes and in which form: checked before the work, written whole or not at all."""
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tracekit.trace.errors import TracekitError, UsageError
+
+FORMATS = ("table", "json", "csv", "parquet")
+
+
+def check_free(path: Path, force: bool) -> None:
+    """Refuse an output that exists, unless `force`, or whose folder cannot take it.
+
+    Raises
+    ------
+    UsageError
+        One sentence that names the mend.
+    """
+    if path.exists() and not _is_device(path) and not force:
+        raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageError(f"Cannot write {path}: there is no folder {folder}; make it first.")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"Cannot write {path}: the folder {folder} is not writable.")
+
+
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside `path`; rename it to `path` at the end, remove it on failure.
+
+    A device or a pipe has nothing to keep whole: it is written as it is.
+
+    Raises
+    ------
+    TracekitError
+        The disk is full, the folder read-only, …; nothing is left behind.
+    """
+    target = path if _is_device(path) else path.resolve()
+    work = path if _is_device(path) else target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield work
+        if work is not target:
+            with work.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(work, target)
+    except OSError as error:
+        raise TracekitError(f"Cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        if work is not target:
+            work.unlink(missing_ok=True)
+
+
+class Output:
+    """The destination of a command's result.
+
+    Parameters
+    ----------
+    path : Path or None
+        None: stdout.
+    format : str or None
+        One of `FORMATS`; None goes by the ending of `path`, else a table.
+    force : bool
+        Overwrite `path`.
+
+    Raises
+    ------
+    UsageError
+        The destination cannot be used, said before any work is done.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        format: str | None = None,
+        force: bool = False,
+        formats: Sequence[str] = FORMATS,
+    ):
+        ending = path.suffix.removeprefix(".") if path else ""
+        self.format = format or (ending if ending in formats else "table")
+        self.path = path
+        if self.format not in formats:
+            raise UsageError(
+                f"There is no format {self.format!r} here; choose one of {', '.join(formats)}."
+            )
+        if path is None and self.format == "parquet":
+            raise UsageError("Parquet is not for the terminal: name a file with -o.")
+        if path is not None:
+            if path.is_dir():
+                raise UsageError(f"{path} is a folder; name a file to write.")
+            check_free(path, force)
+
+    def write(
+        self,
+        *,
+        table: Callable[[], str],
+        document: Callable[[], Mapping[str, Any]],
+        records: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
+    ) -> None:
+        """Write the form that was asked for.
+
+        Parameters
+        ----------
+        table, document, records : callable
+            Make the text table, the JSON object, and the rows of CSV and Parquet.
+        """
+        if self.format == "table":
+            data = table().rstrip("\n").encode(errors="backslashreplace") + b"\n"
+        elif self.format == "json":
+            data = json.dumps(document(), indent=2, allow_nan=False).encode() + b"\n"
+        elif self.format == "csv":
+            data = to_csv(records()).encode(errors="backslashreplace")
+        else:
+            data = to_parquet(records())
+        if self.path is None:
+            sys.stdout.write(data.decode())
+        else:
+            with written_whole(self.path) as work:
+                work.write_bytes(data)
+
+
+def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return `record` with nested mappings as ``outer_inner`` and pairs as ``_low``, ``_high``."""
+    result: dict[str, Any] = {}
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{name}_")
+        elif isinstance(value, list | tuple) and len(value) == 2:
+            result[f"{name}_low"], result[f"{name}_high"] = value
+        else:
+            result[name] = value
+    return result
+
+
+def flat_records(
+    results: Sequence[Mapping[str, Any]], identity: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return results, and the layers within them, as rows of one flat table.
+
+    Where results carry ``layers``, each is followed by one row per layer, which repeats the
+    `identity` of its result; a row of a whole result has a null ``layer``.
+    """
+    layered = any("layers" in result for result in results)
+    rows = []
+    for result in results:
+        own = {key: value for key, value in result.items() if key != "layers"}
+        rows.append(flat({**own, "layer": None} if layered else own))
+        named = {key: own[key] for key in identity if key in own}
+        rows += [flat({**named, **layer}) for layer in result.get("layers") or []]
+    return rows
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return `rows` as CSV: a header line, an empty field for null, ``true`` and ``false``."""
+    columns = _columns(rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for values in zip(*columns.values(), strict=True):
+        writer.writerow([str(v).lower() if isinstance(v, bool) else v for v in values])
+    return text.getvalue()
+
+
+def to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return `rows` as the bytes of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(_columns(rows)), buffer)
+    return buffer.getvalue()

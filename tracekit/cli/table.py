@@ -1,0 +1,93 @@
+"""Tables of plain text, and how figures are written in them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+MIB = 2**20
+NONE = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes
+    ----------
+    header : str
+        Several lines are allowed; they stand at the bottom of the header.
+    cell : callable
+        Makes the text of a row's cell.
+    left : bool
+        Align left, as text is; numbers stand right.
+    """
+
+    header: str
+    cell: Callable[[Mapping[str, Any]], str]
+    left: bool = False
+
+
+def count(value: int | None) -> str:
+    """Write a whole number, ``-`` for null."""
+    return NONE if value is None else f"{value:d}"
+
+
+def percent(rate: float | None) -> str:
+    """Write a fraction in percent, ``-`` for null."""
+    return NONE if value_is_null(rate) else f"{100 * rate:.2f}"
+
+
+def mib(size: float | None) -> str:
+    """Write bytes in MiB, ``-`` for null."""
+    return NONE if value_is_null(size) else f"{size / MIB:.1f}"
+
+
+def value_is_null(value: float | None) -> bool:
+    """Tell whether `value` is None or NaN."""
+    return value is None or value != value
+
+
+def size(n_bytes: float) -> str:
+    """Write bytes in the unit that suits them."""
+    if n_bytes < 1024:
+        return f"{n_bytes:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        n_bytes /= 1024
+        if n_bytes < 1024 or unit == "GiB":
+            break
+    return f"{n_bytes:.1f} {unit}"
+
+
+def render(
+    columns: Sequence[Column],
+    rows: Sequence[Mapping[str, Any]],
+    group: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> str:
+    """Return `rows` as aligned text; an empty line where `group` of a row changes."""
+    headers = [column.header.split("\n") for column in columns]
+    height = max(map(len, headers))
+    lines = [
+        [*[""] * (height - len(header)), *header, *(column.cell(row) for row in rows)]
+        for column, header in zip(columns, headers, strict=True)
+    ]
+    widths = [max(map(len, column)) for column in lines]
+    text = [_line(columns, widths, cells) for cells in zip(*lines, strict=True)]
+    body = text[height:]
+    if group is not None:
+        body = list(_spaced(body, [group(row) for row in rows]))
+    return "\n".join([*text[:height], *body])
+
+
+def _line(columns: Sequence[Column], widths: Sequence[int], cells: Iterable[str]) -> str:
+    aligned = (
+        cell.ljust(width) if column.left else cell.rjust(width)
+        for column, width, cell in zip(columns, widths, cells, strict=True)
+    )
+    return "  ".join(aligned).rstrip()
+
+
+def _spaced(lines: Sequence[str], groups: Sequence[Any]) -> Iterable[str]:
+    for i, line in enumerate(lines):
+        if i and groups[i] != groups[i - 1]:
+            yield ""
+        yield line
