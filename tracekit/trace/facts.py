@@ -1,7 +1,9 @@
 """What ``trace.json`` says of a trace: the model, the engine, how it was run, whether it is whole."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import SCHEMA_VERSION
@@ -102,19 +104,89 @@ class TraceFacts:
         ):
             raise TraceError(f"{where} does not describe a trace: it names no tracekit schema.")
         version = data["schema"].removeprefix("tracekit.trace/")
-        if not version.isdecimal():
+        if not (version.isdecimal() and len(version) < 10):
             raise TraceError(f"{where}: schema {data['schema']!r} has no version number.")
         if int(version) > SCHEMA_VERSION:
             raise TraceError(
                 f"{where} has schema version {version}, newer than the {SCHEMA_VERSION} that this "
                 "tracekit reads; upgrade tracekit."
             )
-        try:
-            known = {f.name for f in fields(cls)}
-            values = {name: value for name, value in data.items() if name in known}
-            values["model"] = ModelFacts(**data["model"])
-            if data.get("engine") is not None:
-                values["engine"] = EngineFacts(**data["engine"])
-            return cls(**values)
-        except (KeyError, TypeError) as error:
-            raise TraceError(f"{where} is not as a trace's facts should be: {error}.") from error
+        parts = {"model": _typed(ModelFacts, data.get("model"), f"{where}, model")}
+        if data.get("engine") is not None:
+            parts["engine"] = _typed(EngineFacts, data["engine"], f"{where}, engine")
+        facts = _typed(cls, {**data, **parts}, where)
+        facts.check(where)
+        return facts
+
+    def check(self, where: str) -> None:
+        """Check that the numbers are those of a model; `where` names their source.
+
+        Raises
+        ------
+        TraceError
+        """
+        model = self.model
+        for name, most in (("n_layer", 1 << 15), ("n_expert", 1 << 16), ("n_embd", 1 << 24)):
+            value = getattr(model, name)
+            if value is not None and not 1 <= value <= most:
+                raise TraceError(f"{where}: {name} = {value} is no size of a model; correct it.")
+        if not 1 <= model.top_k <= model.n_expert:
+            raise TraceError(
+                f"{where}: top_k = {model.top_k} experts of {model.n_expert} cannot be selected; "
+                "correct top_k or n_expert."
+            )
+        if not (1 <= model.n_group_used <= model.n_group and model.n_expert % model.n_group == 0):
+            raise TraceError(
+                f"{where}: {model.n_group_used} of {model.n_group} expert groups do not divide "
+                f"{model.n_expert} experts; correct n_group or n_group_used."
+            )
+        for name, value, known in (
+            ("gating", model.gating, (None, *GATINGS)),
+            ("source", self.source, SOURCES),
+        ):
+            if value not in known:
+                words = ", ".join(str(k) for k in known if k is not None)
+                raise TraceError(f"{where}: {name} {value!r} is none of {words}; correct it.")
+        budget = self.engine.cache_bytes if self.engine else None
+        if budget is not None and not 0 <= budget < 1 << 62:
+            raise TraceError(
+                f"{where}: a cache of {budget} bytes is no budget; correct cache_bytes."
+            )
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Say whether `value`, as JSON gives it, is of the annotated type `hint`."""
+    if isinstance(hint, UnionType):
+        return any(_is(value, option) for option in get_args(hint))
+    plain = get_origin(hint) or hint
+    if plain is Any:
+        return True
+    if plain is list:
+        (element,) = get_args(hint)
+        return isinstance(value, list) and all(_is(v, element) for v in value)
+    if plain in (int, float):
+        number = isinstance(value, (int, float) if plain is float else int)
+        return number and not isinstance(value, bool)
+    return isinstance(value, plain)
+
+
+def _typed(cls: type, data: Any, where: str) -> Any:
+    """Make a `cls` of the JSON object `data`, refusing values of another type than annotated."""
+    if not isinstance(data, Mapping):
+        raise TraceError(f"{where}: a JSON object is missing; record or import the trace again.")
+    hints = get_type_hints(cls)
+    values = {}
+    for f in fields(cls):
+        if f.name not in data:
+            continue
+        if not _is(data[f.name], hints[f.name]):
+            wanted = getattr(hints[f.name], "__name__", None) or str(hints[f.name])
+            raise TraceError(
+                f"{where}: {f.name} = {str(data[f.name])[:60]!r} is not of type {wanted}; correct it."
+            )
+        values[f.name] = data[f.name]
+    try:
+        return cls(**values)
+    except TypeError as error:  # a field without a default is missing
+        lacks = str(error).partition("argument")[2].strip(": s")
+        raise TraceError(f"{where} lacks {lacks}; add it.") from error

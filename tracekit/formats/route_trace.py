@@ -1,0 +1,279 @@
+"""The ``# route_trace v1`` CSV of the BigMoeOnEdge engine: one row per routed expert.
+
+A preamble of ``# key=value`` lines gives the model and each layer's sizes; a header names the
+columns; then come the rows, `n_expert_used` of them for each routing, in slot order. Columns are
+known by name: `dropped` came later, others may follow. A weight of ``nan`` is unknown. Passes are
+not recorded: each turn's prefill is taken as one, and each decoded token as one.
+"""
+
+import re
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+
+from tracekit.formats.base import Format, read_bytes, register
+from tracekit.formats.preamble import MAGIC, Preamble, parse_preamble
+from tracekit.trace import Trace, TraceError
+from tracekit.trace.columns import from_numpy, to_numpy
+from tracekit.trace.schema import DECODE, routing_schema
+
+PLACE = ("turn", "phase", "step", "layer")
+REQUIRED = {
+    "turn": pa.int32(),
+    "phase": pa.uint8(),
+    "step": pa.int32(),
+    "layer": pa.int16(),
+    "slot": pa.uint16(),
+    "expert": pa.uint16(),
+}
+TYPES = {**REQUIRED, "weight": pa.float32(), "residency": pa.uint8(), "dropped": pa.uint8()}
+UNKNOWN = ("nan", "-nan", "NaN")
+LISTS = {"experts": "expert", "weights": "weight", "residency": "residency", "dropped": "dropped"}
+
+LINE = re.compile(rb"[^\r\n]+")
+BREAK = re.compile(rb"\r\n|\r|\n")
+WHOLE = re.compile(rb"[ \t]*[0-9]{1,18}[ \t]*")
+NUMBER = re.compile(rb"[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*")
+
+
+@register
+class RouteTraceCsv(Format):
+    """Reader of ``# route_trace v1`` files."""
+
+    name = "route_trace"
+    summary = "the route trace CSV of BigMoeOnEdge"
+
+    def sniff(self, head: bytes) -> bool:
+        """Say whether a file begins as a route trace does, or with its header alone."""
+        head = head.lstrip()
+        return head.startswith((MAGIC, b"turn,phase,step,layer"))
+
+    def read(self, path: Path) -> Trace:
+        """Read the file; see `Format.read`."""
+        data = read_bytes(path)
+        header = next((m for m in LINE.finditer(data) if not m[0].startswith(b"#")), None)
+        before = BREAK.split(data[: header.start()] if header else data)
+        preamble = parse_preamble(before, str(path))
+        if header is None:
+            raise TraceError(f"{path} holds a preamble but no routings; record it again.")
+        rows = _Rows(str(path), data, header, len(before))
+        return _trace(rows, preamble)
+
+
+class _Rows:
+    """The rows of a file as text: which columns they have, and on which line each stands.
+
+    Parameters
+    ----------
+    path : str
+    data : bytes
+        The whole file.
+    header : re.Match
+        The header in `data`.
+    header_line : int
+        Its line, from 1.
+    """
+
+    def __init__(self, path: str, data: bytes, header: re.Match[bytes], header_line: int):
+        self.path = path
+        self.columns = [name.strip().decode("utf-8", "replace") for name in header[0].split(b",")]
+        missing = [name for name in REQUIRED if name not in self.columns]
+        if missing or len(set(self.columns)) < len(self.columns):
+            wrong = f"lacks {', '.join(missing)}" if missing else "names a column twice"
+            raise TraceError(
+                f"{path}, line {header_line}: the header {wrong}; it begins "
+                "'turn,phase,step,layer,slot,expert'."
+            )
+        self._data = data
+        self._header_line = header_line
+        self._start = header.end()
+        self._end = len(data)
+        self.cut = False
+        if not data.endswith((b"\n", b"\r")):
+            last = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if last >= self._start and self._fault(data[last:]) is not None:
+                self._end = last
+                self.cut = True
+
+    def parse(self) -> pa.Table:
+        """Return the known columns as numbers.
+
+        Raises
+        ------
+        TraceError
+            A line is broken; the sentence names it.
+        """
+        body = memoryview(self._data)[self._start : self._end]
+        types = {name: TYPES[name] for name in self.columns if name in TYPES}
+        if LINE.search(body) is None:
+            return pa.schema(list(types.items())).empty_table()
+        try:
+            table = csv.read_csv(
+                pa.BufferReader(pa.py_buffer(body)),
+                csv.ReadOptions(column_names=self.columns),
+                csv.ParseOptions(quote_char=False),
+                csv.ConvertOptions(
+                    column_types=types, include_columns=list(types), null_values=list(UNKNOWN)
+                ),
+            )
+        except pa.ArrowException as error:
+            raise self._broken(str(error)) from error
+        if any(table[name].null_count for name in table.column_names if name != "weight"):
+            raise self._broken("a number is missing")
+        return table
+
+    def line(self, row: int) -> int:
+        """Return the line on which row `row` stands; lines may be empty in between."""
+        found = next(islice(LINE.finditer(self._data, self._start), row, None))
+        return self._line_at(found.start())
+
+    def _line_at(self, position: int) -> int:
+        breaks = sum(1 for _ in BREAK.finditer(self._data, self._start, position))
+        return self._header_line + breaks
+
+    def _broken(self, parser_says: str) -> TraceError:
+        for found in LINE.finditer(self._data, self._start, self._end):
+            fault = self._fault(found[0])
+            if fault is not None:
+                line = self._line_at(found.start())
+                return TraceError(
+                    f"{self.path}, line {line}{fault}; repair the line or record again."
+                )
+        return TraceError(f"{self.path} cannot be read as CSV: {parser_says}; record it again.")
+
+    def _fault(self, line: bytes) -> str | None:
+        """Say what is wrong with a line, beginning with the comma or colon after its number."""
+        fields = line.split(b",")
+        if len(fields) != len(self.columns):
+            return f": it has {len(fields)} fields where the header names {len(self.columns)}"
+        for name, value in zip(self.columns, fields, strict=True):
+            arrow_type = TYPES.get(name)
+            if arrow_type is None:
+                continue
+            shown = value.decode("utf-8", "replace")[:40]
+            if arrow_type == pa.float32():
+                if value.strip().decode("utf-8", "replace") in UNKNOWN or NUMBER.fullmatch(value):
+                    continue
+                return f", column {name}: {shown!r} is neither a number nor nan"
+            largest = np.iinfo(arrow_type.to_pandas_dtype()).max
+            if not WHOLE.fullmatch(value) or int(value) > largest:
+                return f", column {name}: {shown!r} is no whole number from 0 to {largest}"
+        return None
+
+
+def _trace(rows: _Rows, preamble: Preamble) -> Trace:
+    k = preamble.facts.model.top_k
+    table = rows.parse()
+    values = {name: to_numpy(table[name], np.nan) for name in table.column_names}
+    n_whole = _whole_routings(rows, values, k)
+    cut = rows.cut or n_whole * k < table.num_rows
+    if n_whole == 0:
+        raise TraceError(f"{rows.path} holds no whole routing; record it again.")
+    place = {name: np.ascontiguousarray(values[name][: n_whole * k : k]) for name in PLACE}
+    passes, order = _number_passes(place)
+
+    def arranged(array: np.ndarray) -> np.ndarray:
+        return array if order is None else array[order]
+
+    place = {name: arranged(array) for name, array in place.items()} | {"pass": passes}
+    lists = {
+        name: arranged(values[source][: n_whole * k].reshape(n_whole, k))
+        for name, source in LISTS.items()
+        if source in values
+    }
+
+    def locate(row: int, slot: int) -> str:
+        in_file = row if order is None else int(order[row])
+        return f"{rows.path}, line {rows.line(in_file * k + slot)}"
+
+    whole = not cut and _last_pass_is_whole(place)
+    warnings = []
+    if not whole:
+        warnings.append(
+            f"{rows.path} is incomplete: it is cut off at its end, and read up to its last whole "
+            f"routing (turn {place['turn'][-1]}, step {place['step'][-1]}, "
+            f"layer {place['layer'][-1]})."
+        )
+    return Trace.from_tables(
+        replace(preamble.facts, complete=whole),
+        preamble.layers,
+        _table(place, lists, n_whole, k),
+        name=rows.path,
+        warnings=warnings,
+        locate=locate,
+    )
+
+
+def _table(
+    place: dict[str, np.ndarray], lists: dict[str, np.ndarray], n_rows: int, k: int
+) -> pa.Table:
+    schema = routing_schema(k)
+    arrays = []
+    for f in schema:
+        values = place.get(f.name, lists.get(f.name))
+        valid = ~np.isnan(values) if f.name == "weights" and values is not None else None
+        arrays.append(from_numpy(values, f.type, n_rows, valid))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _whole_routings(rows: _Rows, values: dict[str, np.ndarray], k: int) -> int:
+    """Return how many whole routings the rows begin with; what follows may be one that was cut.
+
+    Raises
+    ------
+    TraceError
+        A routing in the middle has not its k slots in order.
+    """
+    n_rows = len(values["slot"])
+    n_routings = -(-n_rows // k)
+    expected = np.resize(np.arange(k, dtype=np.uint16), n_rows)
+    wrong = values["slot"] != expected
+    for name in PLACE:
+        # Within a routing every row repeats the place of the one before.
+        moved = values[name][1:] != values[name][:-1]
+        moved[k - 1 :: k] = False
+        wrong[1:] |= moved
+    if wrong.any():
+        row = int(wrong.argmax())
+        turn, step, layer = (values[name][row] for name in ("turn", "step", "layer"))
+        raise TraceError(
+            f"{rows.path}, line {rows.line(row)}: slot {values['slot'][row]} of turn {turn}, "
+            f"step {step}, layer {layer} stands where slot {row % k} of a routing of {k} experts "
+            "is due; rows are missing, or n_expert_used is wrong: record it again."
+        )
+    return n_routings if n_rows % k == 0 else n_routings - 1
+
+
+def _number_passes(place: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return passes numbered from 0, and how to put the routings in (pass, layer, step) order.
+
+    Returns
+    -------
+    passes : int32 [n]
+        In that order.
+    order : int64 [n] or None
+        Where each routing stood in the file; None if they already stood in order.
+    """
+    decode = place["phase"] == DECODE
+    run = np.where(decode, place["step"].astype(np.int64) + 1, 0)
+    run |= place["turn"].astype(np.int64) << 32
+    inside = place["layer"].astype(np.int64) << 32 | place["step"]
+    ahead = np.diff(run)
+    order = None
+    if ((ahead < 0) | ((ahead == 0) & (np.diff(inside) < 0))).any():
+        order = np.lexsort((inside, run))
+        ahead = np.diff(run[order])
+    passes = np.concatenate(([0], np.cumsum(ahead != 0))).astype(np.int32)
+    return passes, order
+
+
+def _last_pass_is_whole(place: dict[str, np.ndarray]) -> bool:
+    """Say whether the last decoded token has all its layers; of a prefill nobody can tell."""
+    if place["phase"][-1] != DECODE:
+        return True
+    routed = np.count_nonzero(np.bincount(place["layer"]))
+    return np.count_nonzero(place["pass"] == place["pass"][-1]) == routed

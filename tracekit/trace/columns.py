@@ -1,0 +1,180 @@
+"""Arrow columns to numpy arrays and back, through their buffers.
+
+``to_numpy()`` and ``pa.array(...)`` import pandas wherever it is installed, which takes longer than
+reading most traces; the buffers hold the same bytes.
+"""
+
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+# What stands for null in the numpy array of a column. -1 where only a count or an id can stand.
+NULLS: dict[str, Any] = {
+    "weights": np.nan,
+    "residency": 255,
+    "dropped": 255,
+    "logits": np.nan,
+    "gate_input": np.nan,
+    "token": -1,
+    "wall_ms": np.nan,
+    "io_ms": np.nan,
+    "stall_ms": np.nan,
+    "read_bytes": -1,
+    "lookups": -1,
+    "hits": -1,
+    "embedding": np.nan,
+    "expert_bytes": -1,
+    "dense_bytes": -1,
+}
+
+
+def numpy_type(arrow_type: pa.DataType) -> np.dtype:
+    """Return the numpy type of the values of a primitive or fixed-size list column."""
+    if pa.types.is_fixed_size_list(arrow_type):
+        arrow_type = arrow_type.value_type
+    return np.dtype(arrow_type.to_pandas_dtype())
+
+
+def valid_mask(array: pa.Array) -> np.ndarray:
+    """Return which elements of `array` are not null, bool [n]."""
+    bits = array.buffers()[0]
+    if array.null_count == 0 or bits is None:
+        return np.ones(len(array), dtype=bool)
+    first = array.offset // 8
+    last = (array.offset + len(array) + 7) // 8
+    packed = np.frombuffer(bits, np.uint8)[first:last]
+    unpacked = np.unpackbits(packed, bitorder="little")
+    start = array.offset - 8 * first
+    return unpacked[start : start + len(array)].astype(bool)
+
+
+def _primitive(array: pa.Array, null: Any) -> np.ndarray:
+    dtype = numpy_type(array.type)
+    if len(array) == 0:
+        return np.empty(0, dtype)
+    values = np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
+    if array.null_count:
+        values = np.where(valid_mask(array), values, dtype.type(null))
+    return values
+
+
+def _chunk_to_numpy(array: pa.Array, null: Any) -> np.ndarray:
+    if pa.types.is_binary(array.type):
+        out = np.empty(len(array), dtype=object)
+        out[:] = array.to_pylist()
+        return out
+    if not pa.types.is_fixed_size_list(array.type):
+        return _primitive(array, null)
+    width = array.type.list_size
+    child = array.values.slice(array.offset * width, len(array) * width)
+    values = _primitive(child, null).reshape(len(array), width)
+    if array.null_count:
+        values = np.where(valid_mask(array)[:, None], values, values.dtype.type(null))
+    return values
+
+
+def to_numpy(column: pa.ChunkedArray | pa.Array, null: Any = 0) -> np.ndarray:
+    """Return the values of a column, `null` standing for what is null.
+
+    Parameters
+    ----------
+    column : pa.ChunkedArray or pa.Array
+        Of a primitive, fixed-size list or binary type.
+    null : scalar
+        Ignored for binary columns, whose nulls become None.
+
+    Returns
+    -------
+    numpy.ndarray
+        1-D [n]; 2-D [n, width] of a fixed-size list; objects (bytes) of a binary column. Without
+        nulls and of one chunk it is a read-only view of the column's memory.
+    """
+    if isinstance(column, pa.Array):
+        return _chunk_to_numpy(column, null)
+    chunks = [chunk for chunk in column.chunks if len(chunk)]
+    if len(chunks) == 1:
+        return _chunk_to_numpy(chunks[0], null)
+    out = empty(column.type, len(column))
+    at = 0
+    for chunk in chunks:
+        out[at : at + len(chunk)] = _chunk_to_numpy(chunk, null)
+        at += len(chunk)
+    return out
+
+
+def empty(arrow_type: pa.DataType, n_rows: int) -> np.ndarray:
+    """Return an uninitialised array for `n_rows` values of a column."""
+    if pa.types.is_binary(arrow_type):
+        return np.empty(n_rows, dtype=object)
+    if pa.types.is_fixed_size_list(arrow_type):
+        return np.empty((n_rows, arrow_type.list_size), dtype=numpy_type(arrow_type))
+    return np.empty(n_rows, dtype=numpy_type(arrow_type))
+
+
+def _validity(valid: np.ndarray | None) -> pa.Buffer | None:
+    if valid is None or valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _offsets(values: Sequence[Sized]) -> pa.Buffer:
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    return pa.py_buffer(offsets)
+
+
+def from_numpy(
+    values: np.ndarray | Sequence[bytes | np.ndarray | None] | None,
+    arrow_type: pa.DataType,
+    n_rows: int,
+    valid: np.ndarray | None = None,
+) -> pa.Array:
+    """Return an Arrow array over `values`, without a copy where the type already fits.
+
+    Parameters
+    ----------
+    values : numpy.ndarray, list or None
+        [n_rows], or [n_rows, width] of a fixed-size list; a list of bytes for a binary column and
+        of arrays for one of lists, None for a null; None as a whole: all null.
+    arrow_type : pa.DataType
+    n_rows : int
+    valid : bool array of the shape of `values`, optional
+        False: null. Elements of a list are nulled one by one.
+
+    Raises
+    ------
+    ValueError
+        The shape of `values` is not what `arrow_type` and `n_rows` ask for.
+    """
+    if values is None:
+        return pa.nulls(n_rows, arrow_type)
+    if len(values) != n_rows:
+        raise ValueError(f"{len(values)} values given for {n_rows} rows")
+    if pa.types.is_binary(arrow_type):
+        given = [b"" if value is None else value for value in values]
+        present = np.array([value is not None for value in values], dtype=bool)
+        data = pa.py_buffer(b"".join(given))
+        buffers = [_validity(present), _offsets(given), data]
+        return pa.Array.from_buffers(arrow_type, n_rows, buffers)
+    if pa.types.is_list(arrow_type):
+        dtype = np.dtype(arrow_type.value_type.to_pandas_dtype())
+        given = [np.empty(0, dtype) if v is None else np.ravel(v).astype(dtype) for v in values]
+        present = np.array([value is not None for value in values], dtype=bool)
+        joined = np.concatenate(given) if given else np.empty(0, dtype)
+        child = from_numpy(joined, arrow_type.value_type, len(joined))
+        buffers = [_validity(present), _offsets(given)]
+        return pa.Array.from_buffers(arrow_type, n_rows, buffers, children=[child])
+    is_list = pa.types.is_fixed_size_list(arrow_type)
+    shape = (n_rows, arrow_type.list_size) if is_list else (n_rows,)
+    array = np.ascontiguousarray(values, dtype=numpy_type(arrow_type))
+    if array.shape != shape:
+        raise ValueError(f"shape {array.shape} given where {shape} is needed")
+    value_type = arrow_type.value_type if is_list else arrow_type
+    flat = pa.Array.from_buffers(
+        value_type, array.size, [_validity(valid), pa.py_buffer(array.reshape(-1))]
+    )
+    if not is_list:
+        return flat
+    return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])
