@@ -1,0 +1,105 @@
+"""Small random traces for tests, and their routings as plain Python values."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.trace import ModelFacts, Trace, TraceFacts
+from tracekit.trace.schema import layers_schema, routing_schema
+
+
+@dataclass(frozen=True)
+class Routing:
+    turn: int
+    pass_id: int
+    phase: str
+    step: int
+    layer: int
+    experts: list[int]
+    weights: list[float]
+
+
+def make_trace(
+    n_layer=3,
+    n_expert=8,
+    top_k=2,
+    n_turns=2,
+    prefill=3,
+    decode=6,
+    layers=None,
+    weights=None,
+    residency=None,
+    seed=0,
+) -> Trace:
+    """Make a trace whose expert sizes differ by layer; `decode` tokens a turn."""
+    rng = np.random.default_rng(seed)
+    layers = tuple(range(n_layer)) if layers is None else layers
+    rows = []
+    pass_id = 0
+    for turn in range(n_turns):
+        passes = [(0, list(range(prefill)))] if prefill else []
+        passes += [(1, [prefill + token]) for token in range(decode)]
+        for phase, steps in passes:
+            rows += [(turn, pass_id, phase, step, layer) for layer in layers for step in steps]
+            pass_id += 1
+    popular = rng.random((len(layers), n_expert)) ** 3 + 0.05
+    popular /= popular.sum(axis=1, keepdims=True)
+    place = {layer: i for i, layer in enumerate(layers)}
+    experts = np.array(
+        [rng.choice(n_expert, top_k, replace=False, p=popular[place[row[4]]]) for row in rows],
+        np.uint16,
+    )
+    drawn = -np.sort(-rng.random((len(rows), top_k)), axis=1).astype(np.float32)
+    columns = dict(
+        zip(("turn", "pass", "phase", "step", "layer"), zip(*rows, strict=True), strict=True)
+    )
+    schema = routing_schema(top_k)
+    lists = {
+        "experts": experts,
+        "weights": drawn if weights is None else weights,
+        "residency": residency,
+        "dropped": None,
+    }
+    arrays = []
+    for field in schema:
+        if field.name in columns:
+            arrays.append(pa.array(columns[field.name], field.type))
+        elif lists[field.name] is None:
+            arrays.append(pa.nulls(len(rows), field.type))
+        else:
+            values = lists[field.name]
+            mask = np.isnan(values).ravel() if field.name == "weights" else None
+            flat = pa.array(values.ravel(), field.type.value_type, mask=mask)
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, top_k))
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    sizes = [1000 + 500 * (layer % 2) for layer in layers]
+    layer_rows = {"layer": list(layers), "expert_bytes": sizes}
+    nulls = {
+        field.name: pa.nulls(len(layers), field.type)
+        for field in layers_schema()
+        if field.name not in layer_rows
+    }
+    facts = TraceFacts(
+        model=ModelFacts("test", "test", max(layers) + 1, n_expert, top_k),
+        source="synthetic",
+        complete=True,
+    )
+    return Trace.from_tables(facts, pa.table({**layer_rows, **nulls}).cast(layers_schema()), table)
+
+
+def routings(trace: Trace) -> list[Routing]:
+    """Return every routing of `trace`, in its order."""
+    columns = trace.routing(["turn", "pass", "phase", "step", "layer", "experts", "weights"])
+    return [
+        Routing(
+            int(columns["turn"][i]),
+            int(columns["pass"][i]),
+            ("prefill", "decode")[columns["phase"][i]],
+            int(columns["step"][i]),
+            int(columns["layer"][i]),
+            columns["experts"][i].tolist(),
+            columns["weights"][i].tolist(),
+        )
+        for i in range(trace.n_rows)
+    ]

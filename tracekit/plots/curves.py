@@ -1,0 +1,81 @@
+"""Hit-rate curves: policies over cache budgets, under the bound."""
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from tracekit.plots.style import (
+    BLACK,
+    GREY,
+    MIB,
+    PALE,
+    axes_or_new,
+    finish,
+    in_mib,
+    legend_below,
+    percent_axis,
+    series_styles,
+    thin_markers,
+)
+
+_HOLLOW = {"linestyle": "none", "marker": "o", "markersize": 6, "markerfacecolor": "white"}
+
+
+def plot_curves(
+    data: pd.DataFrame, *, ax: Axes | None = None, phase: str = "decode", **style: Any
+) -> Axes:
+    """Draw each policy's hit rate against the cache budget.
+
+    Parameters
+    ----------
+    data : DataFrame
+        From `tracekit.analysis.hit_rate_curves`.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    phase : {"decode", "cumulative"}
+        Which hit rate: of decode lookups only, or of all.
+    **style
+        Passed to ``Axes.plot`` for every policy.
+
+    Returns
+    -------
+    Axes
+        One line a policy, hollow where it ran over its budget; the region under one token cycle,
+        where LRU falls off its cliff, is grey; the compulsory-miss ceiling is dotted.
+    """
+    ax = axes_or_new(ax, (7.6, 4.8))
+    rate = f"hit_rate_{phase}"
+    cycle = data["token_cycle_bytes"].iloc[0]
+    ax.axvspan(0, cycle / MIB, color=PALE, alpha=0.5, linewidth=0, zorder=0)
+    for name, look in series_styles(list(data["policy"].unique())).items():
+        rows = data[data["policy"] == name].sort_values("cache_bytes")
+        drawn = {**thin_markers(look, len(rows)), **style}
+        x, y = rows["cache_bytes"] / MIB, rows[rate]
+        ax.plot(x, y, label=name, **drawn)
+        over = rows["over_budget_decode"].eq(True)  # null for a bound
+        ax.plot(x[over], y[over], color=drawn["color"], **_HOLLOW)
+    if data["over_budget_decode"].eq(True).any():
+        ax.plot([], [], color=BLACK, label="over its budget", **_HOLLOW)
+    ceiling = data[f"ceiling_{phase}"].iloc[0]
+    ax.axhline(
+        ceiling,
+        color=BLACK,
+        linestyle=":",
+        linewidth=1,
+        label=f"all but first uses ({100 * ceiling:.1f} %)",
+    )
+    ax.axvline(
+        cycle / MIB, color=GREY, linewidth=1, label=f"one token cycle ({in_mib(cycle)})", zorder=1
+    )
+    ax.set_ylim(-0.01, 1.02)
+    ax.set_xlim(0, data["cache_bytes"].max() / MIB)
+    percent_axis(ax)
+    finish(
+        ax,
+        title="Hit rate by cache budget (grey: under one token cycle)",
+        xlabel="cache budget (MiB)",
+        ylabel=f"hit rate, {phase}",
+    )
+    legend_below(ax)
+    return ax

@@ -1,0 +1,72 @@
+"""Bytes read per token over time."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from tracekit.plots.style import (
+    GREY,
+    MIB,
+    PALE,
+    axes_or_new,
+    finish,
+    in_mib,
+    legend_below,
+    series_styles,
+)
+
+
+def plot_read_bytes(
+    data: pd.DataFrame, *, ax: Axes | None = None, window: int | None = None, **style: Any
+) -> Axes:
+    """Draw the bytes that each decoded token reads, as it ran.
+
+    Parameters
+    ----------
+    data : DataFrame
+        From `tracekit.analysis.read_bytes_by_token`.
+    ax : Axes, optional
+        Where to draw; a new figure by default.
+    window : int, optional
+        Tokens of the moving mean; a fortieth of the trace by default. The single tokens stand
+        pale behind it where there is one policy only.
+    **style
+        Passed to ``Axes.plot`` for the means.
+
+    Returns
+    -------
+    Axes
+        One line a policy, the token cycle (what a token reads without a cache), and a thin
+        vertical line where a turn begins.
+    """
+    ax = axes_or_new(ax)
+    policies = list(data["policy"].unique())
+    if window is None:
+        window = max(1, data["token"].nunique() // 40)
+    for name, look in series_styles(policies).items():
+        rows = data[data["policy"] == name]
+        mib = rows["read_bytes"] / MIB
+        drawn = {**look, "marker": "None", **style}
+        if len(policies) == 1 and window > 1:
+            ax.plot(rows["token"], mib, color=drawn["color"], alpha=0.25, linewidth=0.7)
+        mean = mib.rolling(window, min_periods=1, center=True).mean()
+        ax.plot(rows["token"], mean, label=name, **drawn)
+    cycle = data["token_cycle_bytes"].iloc[0]
+    ax.axhline(cycle / MIB, color=GREY, linestyle=":", label=f"one token cycle ({in_mib(cycle)})")
+    first = data[data["policy"] == policies[0]]
+    starts = first["token"].to_numpy()[1:][np.diff(first["turn"].to_numpy()) != 0]
+    for start in starts:
+        ax.axvline(start, color=PALE, linewidth=0.8, zorder=0)
+    ax.set_ylim(bottom=0)
+    ax.margins(x=0.01)
+    mean_of = f"mean of {window} tokens" if window > 1 else "each token"
+    finish(
+        ax,
+        title=f"Bytes read per decoded token ({mean_of})",
+        xlabel="decoded token",
+        ylabel="read (MiB per token)",
+    )
+    legend_below(ax)
+    return ax
