@@ -1,0 +1,96 @@
+"""llama.cpp through llama-cpp-python's low-level module: import, checked parameters, log."""
+
+import ctypes
+from functools import cache
+from types import ModuleType
+
+from tracekit.trace.errors import TracekitError
+
+LOG_ERROR, LOG_CONTINUED = 3, 5
+
+
+def load() -> ModuleType:
+    """Return the module of llama.cpp's C functions.
+
+    Raises
+    ------
+    TracekitError
+        llama-cpp-python is not installed, or its library does not load here.
+    """
+    try:
+        from llama_cpp import llama_cpp
+    except ImportError as error:
+        raise TracekitError(
+            "Recording needs llama-cpp-python, which is not installed here "
+            f"({error}); install it with: pip install 'tracekit[engine]'"
+        ) from error
+    except (OSError, RuntimeError) as error:
+        raise TracekitError(
+            f"llama-cpp-python's library does not load here: {error}; "
+            "build it for this machine: pip install --force-reinstall --no-binary "
+            "llama-cpp-python llama-cpp-python"
+        ) from error
+    return llama_cpp
+
+
+def function(name: str, result: type | None, *arguments: type) -> "ctypes._NamedFuncPointer":
+    """Return a C function of llama.cpp's libraries that the binding does not declare."""
+    found = getattr(load()._lib, name, None)
+    if found is None:
+        raise TracekitError(
+            f"This llama-cpp-python lacks the function {name}; install the release that "
+            "tracekit is made for: pip install 'tracekit[engine]'"
+        )
+    found.argtypes = arguments
+    found.restype = result
+    return found
+
+
+def set_fields(struct: ctypes.Structure, **values: object) -> None:
+    """Set parameters, each of which must exist.
+
+    ctypes accepts an unknown attribute in silence, and these structures change between releases.
+    """
+    known = {name for name, *_ in struct._fields_}
+    for name, value in values.items():
+        if name not in known:
+            raise TracekitError(
+                f"This llama-cpp-python has no parameter {name!r} in {type(struct).__name__}; "
+                "install the release that tracekit is made for: pip install 'tracekit[engine]'"
+            )
+        setattr(struct, name, value)
+
+
+class Log:
+    """Keeps llama.cpp's complaints for an error message instead of printing them."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._level = 0
+        self._callback = load().llama_log_callback(self._write)
+        load().llama_log_set(self._callback, ctypes.c_void_p(0))
+
+    def _write(self, level: int, text: bytes, _data: object) -> None:
+        if level != LOG_CONTINUED:
+            self._level = level
+        if self._level == LOG_ERROR:
+            self._lines.append(text.decode("utf-8", "replace").strip())
+            del self._lines[:-8]
+
+    def forget(self) -> None:
+        """Start anew: what was logged so far concerns something else."""
+        self._lines.clear()
+
+    def complaint(self) -> str:
+        """Return the first error logged since, without the C function's name."""
+        for line in self._lines:
+            text = line.split(": ", 1)[-1]
+            if text:
+                return text.rstrip(".")
+        return "it gave no reason"
+
+
+@cache
+def log() -> Log:
+    """Return the log, which llama.cpp writes to from the first call to the end of the process."""
+    return Log()

@@ -1,0 +1,379 @@
+"""A session: a model that evaluates tokens while its routing is watched and its experts streamed."""
+
+import ctypes
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from engine import binding
+from engine.graph import Plan, read_plan
+from engine.hook import Capture, Hook, PassCapture
+from engine.lanes import Lanes
+from engine.memory import FileMemory, replace_mappings
+from engine.model import Model
+from engine.model_file import ModelFile, StoredTensor
+from engine.store import ExpertStore, StoreTotals
+from tracekit.trace.errors import TracekitError, UsageError
+
+MIB = 1 << 20
+CHUNK = 512
+CAPTURE_BYTES = 64 * MIB  # what one pass may hold of gate inputs and logits
+AUTO_SHARE = 0.8  # of the memory available once everything else is loaded
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """How experts are streamed.
+
+    Attributes
+    ----------
+    cache_bytes : int or None
+        Budget of the expert cache; None takes four fifths of the memory available once
+        everything else is loaded, at most all experts.
+    lanes : int
+        Reads in flight at a time.
+    direct_io : bool
+        Read past the page cache.
+    """
+
+    cache_bytes: int | None = None
+    lanes: int = 4
+    direct_io: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise UsageError(f"{self.lanes} I/O threads cannot be; give at least 1.")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One forward evaluation.
+
+    Attributes
+    ----------
+    tokens : list of int
+    first_step : int
+        Context position of the first token.
+    seen : PassCapture
+    wall_ms : float
+    store : StoreTotals or None
+        Lookups and reads of the expert store; None where all experts are resident.
+    """
+
+    tokens: list[int]
+    first_step: int
+    seen: PassCapture
+    wall_ms: float
+    store: StoreTotals | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a session loads and evaluates.
+
+    Attributes
+    ----------
+    n_ctx : int
+        Context length in tokens.
+    threads : int or None
+        Compute threads; None takes all cores but one, which is left to reading and writing.
+    n_expert_used : int or None
+    chunk : int or None
+        Most tokens of a prompt evaluated in one pass; None takes 512, less where a pass would
+        hold more than 64 MiB of captured gate inputs and logits.
+    streaming : Streaming or None
+        None keeps all experts resident.
+    """
+
+    n_ctx: int = 2048
+    threads: int | None = None
+    n_expert_used: int | None = None
+    chunk: int | None = None
+    streaming: Streaming | None = None
+    capture: Capture = field(default_factory=Capture)
+
+    def __post_init__(self) -> None:
+        for name in ("n_ctx", "threads", "chunk"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name.replace('_', ' ')} {value} cannot be; give at least 1.")
+
+
+class Session:
+    """A loaded model and one context.
+
+    Parameters
+    ----------
+    model : path or Model
+        A `Model` is taken over: it is closed with the session.
+    options : Options
+
+    Raises
+    ------
+    TracekitError
+        The model cannot be loaded, its graph has no MoE layer that can be followed, or the
+        budget is less than one token's experts of one layer need.
+
+    Examples
+    --------
+    >>> with Session("model.gguf", Options(streaming=Streaming(cache_bytes=3000 << 20))) as session:
+    ...     done = session.evaluate(session.model.tokenize("Once upon a time"), want_logits=True)
+    ...     done.seen.layers[0].experts
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | Model, options: Options | None = None):
+        self.options = options or Options()
+        self._context: ctypes.c_void_p | None = None
+        self._lanes: Lanes | None = None
+        self.store: ExpertStore | None = None
+        if isinstance(model, Model):
+            self.model = model
+        else:
+            file = ModelFile.open(Path(model))
+            check_budget(file, self.options)
+            self.model = Model(file, self.options.n_expert_used)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        self.position = 0
+        self.chunk = self._largest_chunk()
+        self._hook = Hook(self.options.capture)
+        self._context = self._make_context()
+        self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
+        self.plan = self._learn()
+        if self.options.streaming is not None:
+            self._stream(self.options.streaming)
+        self._hook.follow(self.plan)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the context, the model and the threads that read."""
+        llama = binding.load()
+        if self._context is not None:
+            llama.llama_batch_free(self._batch)
+            llama.llama_free(self._context)
+            self._context = None
+        if self._lanes is not None:
+            self._lanes.close()
+            self._lanes = None
+        self.model.close()
+
+    @property
+    def threads(self) -> int:
+        """Compute threads."""
+        return self.options.threads or max(1, available_cores() - 1)
+
+    @property
+    def context(self) -> ctypes.c_void_p:
+        """llama.cpp's context, for a sampler."""
+        return self._context
+
+    @property
+    def file(self) -> ModelFile:
+        """What the model's files say."""
+        return self.model.file
+
+    @property
+    def token_cycle(self) -> int:
+        """Bytes of experts that one token touches over all layers."""
+        return sum(layer.top_k * self.file.expert_bytes[layer.layer] for layer in self.plan.layers)
+
+    def clear(self) -> None:
+        """Forget the tokens evaluated so far; the expert cache stays."""
+        llama = binding.load()
+        llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+        self.position = 0
+
+    def evaluate(self, tokens: list[int], want_logits: bool) -> Pass:
+        """Evaluate up to `chunk` tokens that follow those evaluated so far, in one pass.
+
+        Parameters
+        ----------
+        want_logits : bool
+            Whether the last token's logits are wanted. Without, most models run no token
+            through the last layer's experts.
+        """
+        if not 1 <= len(tokens) <= self.chunk:
+            raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
+        started = time.perf_counter()
+        self._decode(tokens, want_logits)
+        seen = self._hook.take()
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        first_step, self.position = self.position, self.position + len(tokens)
+        totals = self.store.take_totals() if self.store is not None else None
+        return Pass(tokens, first_step, seen, wall_ms, totals)
+
+    def logits(self) -> np.ndarray:
+        """Return the last token's logits, float32 [n_vocab]."""
+        pointer = binding.load().llama_get_logits_ith(self._context, -1)
+        return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
+
+    def _decode(self, tokens: list[int], want_logits: bool) -> None:
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for index, token in enumerate(tokens):
+            batch.token[index] = token
+            batch.pos[index] = self.position + index
+            batch.n_seq_id[index] = 1
+            batch.seq_id[index][0] = 0
+            batch.logits[index] = 0
+        batch.logits[len(tokens) - 1] = want_logits
+        binding.log().forget()
+        outcome = binding.load().llama_decode(self._context, batch)
+        if outcome != 0:
+            self._hook.take()  # an error of the callback's own says more
+            raise TracekitError(
+                f"llama.cpp cannot evaluate the tokens at step {self.position} "
+                f"({outcome}): {binding.log().complaint()}."
+            )
+
+    def _make_context(self) -> ctypes.c_void_p:
+        llama = binding.load()
+        params = llama.llama_context_default_params()
+        # Flash attention computes in f16 and rounds by batch shape; runs that are to be compared
+        # to the bit, and near ties of the router, want it off.
+        binding.set_fields(
+            params,
+            n_ctx=self.options.n_ctx,
+            n_batch=self.chunk,
+            n_ubatch=self.chunk,
+            n_outputs_max=1,
+            n_threads=self.threads,
+            n_threads_batch=self.threads,
+            flash_attn_type=llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+            cb_eval=self._hook.callback,
+            offload_kqv=False,
+            op_offload=False,
+        )
+        binding.log().forget()
+        context = llama.llama_init_from_model(self.model.pointer, params)
+        if not context:
+            raise TracekitError(
+                f"llama.cpp cannot make a context of {self.options.n_ctx} tokens: "
+                f"{binding.log().complaint()}."
+            )
+        return context
+
+    def _learn(self) -> Plan:
+        """Evaluate one token to see the graph, then forget it."""
+        nodes = self._hook.collect_nodes()
+        self._decode([self.model.first_token], want_logits=True)
+        self._hook.take()
+        self._hook.pause()
+        try:
+            plan = read_plan(nodes)
+        except TracekitError as error:
+            raise TracekitError(
+                f"{self.file.paths[0]} ({self.file.arch}) cannot be recorded: {error}."
+            ) from error
+        self.clear()
+        return plan
+
+    def _stream(self, streaming: Streaming) -> None:
+        experts = {
+            layer.layer: [self.file.tensors[name] for name in layer.experts]
+            for layer in self.plan.layers
+        }
+        stacked = [tensor for group in experts.values() for tensor in group]
+        memory = replace_mappings(self.file, self.plan.weights, stacked)
+        self._lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
+        self._read_dense(memory)
+        self._lanes.forget_cached()
+        budget = streaming.cache_bytes
+        if budget is None:
+            budget = min(int(available_memory() * AUTO_SHARE), bank_bytes(self.file))
+            budget -= budget % MIB if budget > MIB else 0
+            require_budget(self.file, budget, self.options)
+        self.store = ExpertStore(experts, memory, self._lanes, budget)
+        self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))
+        self._hook.on_selection = lambda layer, ids: self.store.load(layer.layer, ids)
+
+    def _read_dense(self, memory: list[FileMemory | None]) -> None:
+        """Read every weight but the experts into the memory that replaced the mapping."""
+        streamed = {tensor.name for group in self.file.expert_tensors.values() for tensor in group}
+        dense = [
+            (tensor.file, tensor.start, tensor.stop)
+            for tensor in self.file.tensors.values()
+            if tensor.name not in streamed and _placed(memory, tensor)
+        ]
+        for file, start, stop in dense:
+            memory[file].occupy(start, stop)
+        self._lanes.read(dense)
+
+    def _largest_chunk(self) -> int:
+        options, file = self.options, self.file
+        if options.chunk is not None:
+            chunk = options.chunk
+        else:
+            capture = options.capture
+            width = capture.gate_inputs * file.n_embd + capture.logits * file.n_expert
+            row_bytes = 4 * max(1, width) * len(file.expert_tensors)
+            chunk = min(CHUNK, max(1, CAPTURE_BYTES // row_bytes))
+        if options.streaming is not None and options.streaming.cache_bytes is not None:
+            fitting = _tokens_that_fit(file, options.streaming.cache_bytes, options)
+            chunk = min(chunk, fitting)
+        return min(chunk, options.n_ctx)
+
+
+def _placed(memory: list[FileMemory | None], tensor: StoredTensor) -> bool:
+    place = memory[tensor.file]
+    return place is not None and place.holds(tensor.start, tensor.stop)
+
+
+def bank_bytes(file: ModelFile) -> int:
+    """Return the bytes of all experts of all layers."""
+    return file.n_expert * sum(file.expert_bytes.values())
+
+
+def check_budget(file: ModelFile, options: Options) -> None:
+    """Refuse a budget under one token's experts of one layer."""
+    if options.streaming is not None and options.streaming.cache_bytes is not None:
+        require_budget(file, options.streaming.cache_bytes, options)
+
+
+def require_budget(file: ModelFile, budget: int, options: Options) -> None:
+    """Raise a sentence if `budget` bytes do not hold one token's experts of one layer."""
+    top_k = options.n_expert_used or file.top_k
+    least = top_k * max(file.expert_bytes.values())
+    if budget < least:
+        raise UsageError(
+            f"A cache of {budget / MIB:.2f} MiB is too small: one token's {top_k} experts of one "
+            f"layer take {least / MIB:.2f} MiB; give --cache-mib {-(-least // MIB)} or more."
+        )
+
+
+def _tokens_that_fit(file: ModelFile, budget: int, options: Options) -> int:
+    """Return how many tokens' experts of one layer fit the budget, whatever they select."""
+    largest = max(file.expert_bytes.values())
+    if file.n_expert * largest <= budget:
+        return options.n_ctx
+    return max(1, budget // ((options.n_expert_used or max(1, file.top_k)) * largest))
+
+
+def available_cores() -> int:
+    """Return the number of cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def available_memory() -> int:
+    """Return the bytes that can be allocated without swapping, as the kernel estimates them."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    raise TracekitError("The kernel does not say how much memory is free; give --cache-mib.")
