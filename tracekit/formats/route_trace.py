@@ -99,8 +99,8 @@ class _Rows:
                 self._end = last
                 self.cut = True
 
-    def parse(self) -> pa.Table:
-        """Return the known columns as numbers.
+    def parse(self) -> dict[str, np.ndarray]:
+        """Return the known columns as numbers, an unknown weight as NaN.
 
         Raises
         ------
@@ -110,11 +110,12 @@ class _Rows:
         body = memoryview(self._data)[self._start : self._end]
         types = {name: TYPES[name] for name in self.columns if name in TYPES}
         if LINE.search(body) is None:
-            return pa.schema(list(types.items())).empty_table()
+            return {name: np.empty(0, t.to_pandas_dtype()) for name, t in types.items()}
         try:
             table = csv.read_csv(
                 pa.BufferReader(pa.py_buffer(body)),
-                csv.ReadOptions(column_names=self.columns),
+                # One thread: two are no faster on a busy machine, and cost more in all.
+                csv.ReadOptions(column_names=self.columns, use_threads=False),
                 csv.ParseOptions(quote_char=False),
                 csv.ConvertOptions(
                     column_types=types, include_columns=list(types), null_values=list(UNKNOWN)
@@ -124,7 +125,7 @@ class _Rows:
             raise self._broken(str(error)) from error
         if any(table[name].null_count for name in table.column_names if name != "weight"):
             raise self._broken("a number is missing")
-        return table
+        return {name: to_numpy(table[name], np.nan) for name in table.column_names}
 
     def line(self, row: int) -> int:
         """Return the line on which row `row` stands; lines may be empty in between."""
@@ -167,10 +168,9 @@ class _Rows:
 
 def _trace(rows: _Rows, preamble: Preamble) -> Trace:
     k = preamble.facts.model.top_k
-    table = rows.parse()
-    values = {name: to_numpy(table[name], np.nan) for name in table.column_names}
+    values = rows.parse()
     n_whole = _whole_routings(rows, values, k)
-    cut = rows.cut or n_whole * k < table.num_rows
+    cut = rows.cut or n_whole * k < len(values["slot"])
     if n_whole == 0:
         raise TraceError(f"{rows.path} holds no whole routing; record it again.")
     place = {name: np.ascontiguousarray(values[name][: n_whole * k : k]) for name in PLACE}
@@ -229,11 +229,12 @@ def _whole_routings(rows: _Rows, values: dict[str, np.ndarray], k: int) -> int:
         A routing in the middle has not its k slots in order.
     """
     n_rows = len(values["slot"])
-    n_routings = -(-n_rows // k)
-    expected = np.resize(np.arange(k, dtype=np.uint16), n_rows)
-    wrong = values["slot"] != expected
+    n_whole = n_rows // k
+    due = np.broadcast_to(np.arange(k, dtype=np.uint16), (n_whole, k)).reshape(-1)
+    due = np.append(due, np.arange(n_rows - n_whole * k, dtype=np.uint16))
+    wrong = values["slot"] != due
     for name in PLACE:
-        # Within a routing every row repeats the place of the one before.
+        # Within a routing every row repeats the place of the row before.
         moved = values[name][1:] != values[name][:-1]
         moved[k - 1 :: k] = False
         wrong[1:] |= moved
@@ -245,7 +246,7 @@ def _whole_routings(rows: _Rows, values: dict[str, np.ndarray], k: int) -> int:
             f"step {step}, layer {layer} stands where slot {row % k} of a routing of {k} experts "
             "is due; rows are missing, or n_expert_used is wrong: record it again."
         )
-    return n_routings if n_rows % k == 0 else n_routings - 1
+    return n_whole
 
 
 def _number_passes(place: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:

@@ -46,7 +46,6 @@ class Trace:
         path: Path | None = None,
         warnings: Sequence[str] = (),
         name: str | None = None,
-        locate: checks.Locate | None = None,
     ):
         self.facts = facts
         self.path = path
@@ -55,8 +54,9 @@ class Trace:
         self._layers = layers
         self._routing = routing
         self._steps = steps
-        self._locate = locate
+        self._locate: checks.Locate | None = None
         self._kept: dict[str, np.ndarray] = {}
+        self._unchecked: set[str] = set()  # too large to check on open
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
@@ -119,14 +119,22 @@ class Trace:
         TraceError
             As for `open`.
         """
-        rows = TableRows(routing)
-        given = TableRows(routing.slice(0, 0) if steps is None else steps)
-        trace = cls(facts, TableRows(layers), rows, given, None, warnings, name=name, locate=locate)
+        given = routing.slice(0, 0) if steps is None else steps
+        trace = cls(
+            facts,
+            TableRows(layers),
+            TableRows(routing),
+            TableRows(given),
+            warnings=warnings,
+            name=name,
+        )
+        trace._locate = locate
         facts.check(trace.name)
-        trace._check_routing()
+        trace._check_routing(checked_bytes=routing.nbytes)
         if steps is None:
             trace._steps = TableRows(steps_of(trace.routing(KEPT)))
         trace._check_rest()
+        trace._locate = None  # it may hold the text of a file
         return trace
 
     # ---- size ------------------------------------------------------------------------------
@@ -243,7 +251,10 @@ class Trace:
         table = self._routing.read(columns, start, stop)
         block = {}
         for name in columns:
-            values = self._checked(ROUTING_FILE, table, name, start)
+            if name in self._unchecked:
+                values = self._checked(ROUTING_FILE, table, name, start)
+            else:
+                values = to_numpy(table[name], NULLS.get(name, 0))
             block[name] = values.astype(np.float32) if values.dtype == np.float16 else values
         return block
 
@@ -388,13 +399,16 @@ class Trace:
         self._check_routing()
         self._check_rest()
 
-    def _check_routing(self) -> None:
+    def _check_routing(self, checked_bytes: int = CHECKED_ON_OPEN_BYTES) -> None:
         schema = self._routing.schema
         typecheck.check_routing_types(self._file(ROUTING_FILE), schema, self.facts.model)
+        self._unchecked = set(schema.names)
         structure = self.routing(KEPT)
         for column in schema.names:
-            if column not in KEPT and self._column_bytes(column) <= CHECKED_ON_OPEN_BYTES:
+            if column not in KEPT and self._column_bytes(column) <= checked_bytes:
                 self._block([column], 0, self.n_rows)
+                self._unchecked.remove(column)
+        self._unchecked.difference_update(KEPT)
         checks.check_routing(self._where(ROUTING_FILE), structure, self.facts)
 
     def _check_rest(self) -> None:
