@@ -1,4 +1,27 @@
 """A lean streaming engine that records: llama.cpp computes, this watches the router and reads.
 
 It runs where memory is short, so it needs numpy, pyarrow, gguf and llama-cpp-python only.
+
+>>> import engine
+>>> engine.record("model.gguf", ["Once upon a time"], "first.trace")
 """
+
+from engine.hook import Capture
+from engine.prompts import Prompt
+from engine.recorder import Generation, Progress, Recording, record
+from engine.sampling import Sampling
+from engine.session import Options, Pass, Session, Streaming
+
+__all__ = [
+    "Capture",
+    "Generation",
+    "Options",
+    "Pass",
+    "Progress",
+    "Prompt",
+    "Recording",
+    "Sampling",
+    "Session",
+    "Streaming",
+    "record",
+]

@@ -87,6 +87,8 @@ def read_plan(nodes: list[int]) -> Plan:
         No layer selects experts, or a layer does so in a way that cannot be followed.
     """
     graph = [Tensor.from_address(address) for address in nodes]
+    for node in graph[:8]:
+        check_layout(node)
     weights = {
         leaf.text: leaf.data for node in graph for leaf in node.sources() if leaf.op_name == "NONE"
     }
@@ -99,8 +101,11 @@ def read_plan(nodes: list[int]) -> Plan:
     layers = tuple(_read_layer(layer, products[layer], order) for layer in sorted(products))
     if not layers:
         raise TracekitError("no layer of the model selects experts")
-    for node in graph[:8]:
-        check_layout(node)
+    shapes = {(layer.n_expert, layer.top_k, layer.router_matrix.shape) for layer in layers}
+    if len(shapes) > 1:
+        raise TracekitError(
+            "its layers differ in their number of experts, or in how many a token uses"
+        )
     return Plan(layers, weights, EMBEDDING_NODE.decode() in order)
 
 

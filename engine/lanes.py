@@ -53,8 +53,8 @@ class Lanes:
         self._direct = direct
         self._paths = list(paths)
         self._files = [_open(path, direct) for path in self._paths]
-        self._work: "SimpleQueue[deque[_Piece] | None]" = SimpleQueue()
-        self._done: "SimpleQueue[_Lane]" = SimpleQueue()
+        self._work: SimpleQueue[deque[_Piece] | None] = SimpleQueue()
+        self._done: SimpleQueue[_Lane] = SimpleQueue()
         self._helpers = [
             threading.Thread(target=self._help, name=f"lane-{i}", daemon=True)
             for i in range(1, count)

@@ -69,6 +69,11 @@ class Model:
         return binding.load().llama_vocab_n_tokens(self._vocab)
 
     @property
+    def n_layer(self) -> int:
+        """Number of layers that run."""
+        return binding.load().llama_model_n_layer(self.pointer)
+
+    @property
     def n_ctx_train(self) -> int:
         """Context length the model was trained for, in tokens."""
         return binding.load().llama_model_n_ctx_train(self.pointer)
@@ -78,22 +83,16 @@ class Model:
         """A token to begin with: the one that begins a text, else the first of the vocabulary."""
         return max(0, binding.load().llama_vocab_bos(self._vocab))
 
-    def tokenize(self, text: str, parse_special: bool = False) -> list[int]:
+    def tokenize(self, text: str) -> list[int]:
         """Return the tokens of a text, with those the model wants around every text.
 
-        Parameters
-        ----------
-        parse_special : bool
-            Whether ``<|…|>`` in the text are the tokens of that name, as in a chat template's
-            result.
+        ``<|…|>`` in the text are the tokens of that name, as in llama.cpp's own programs.
         """
         data = text.encode()
         size = len(data) + 8
         tokens = (ctypes.c_int32 * size)()
         llama = binding.load()
-        count = llama.llama_tokenize(
-            self._vocab, data, len(data), tokens, size, True, parse_special
-        )
+        count = llama.llama_tokenize(self._vocab, data, len(data), tokens, size, True, True)
         if count < 0:
             raise TracekitError(
                 f"llama.cpp cannot split a text of {len(data):,} bytes into tokens."

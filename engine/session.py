@@ -149,6 +149,10 @@ class Session:
         self._context = self._make_context()
         self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
         self.plan = self._learn()
+        self._experts = {
+            layer.layer: [self.file.tensors[name] for name in layer.experts]
+            for layer in self.plan.layers
+        }
         if self.options.streaming is not None:
             self._stream(self.options.streaming)
         self._hook.follow(self.plan)
@@ -283,11 +287,7 @@ class Session:
         return plan
 
     def _stream(self, streaming: Streaming) -> None:
-        experts = {
-            layer.layer: [self.file.tensors[name] for name in layer.experts]
-            for layer in self.plan.layers
-        }
-        stacked = [tensor for group in experts.values() for tensor in group]
+        stacked = [tensor for group in self._experts.values() for tensor in group]
         memory = replace_mappings(self.file, self.plan.weights, stacked)
         self._lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
         self._read_dense(memory)
@@ -297,7 +297,7 @@ class Session:
             budget = min(int(available_memory() * AUTO_SHARE), bank_bytes(self.file))
             budget -= budget % MIB if budget > MIB else 0
             require_budget(self.file, budget, self.options)
-        self.store = ExpertStore(experts, memory, self._lanes, budget)
+        self.store = ExpertStore(self._experts, memory, self._lanes, budget)
         self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))
         self._hook.on_selection = lambda layer, ids: self.store.load(layer.layer, ids)
 

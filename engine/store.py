@@ -6,7 +6,7 @@ least recently used entries that the batch did not touch go until the rest fits 
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -18,7 +18,17 @@ from tracekit.trace.schema import HIT, MISS
 
 @dataclass
 class StoreTotals:
-    """What the store did: since the last `ExpertStore.take_totals`."""
+    """What the store did since the last `ExpertStore.take_totals`.
+
+    Attributes
+    ----------
+    lookups, hits : int
+        Of distinct experts of a batch.
+    read_bytes, moved_bytes : int
+        The missed experts' own bytes; what was read for them, which under direct I/O is more.
+    io_ms, stall_ms : float
+        Time spent reading, summed over lanes; time the computation waited for it.
+    """
 
     lookups: int = 0
     hits: int = 0
@@ -26,6 +36,11 @@ class StoreTotals:
     moved_bytes: int = 0
     io_ms: float = 0.0
     stall_ms: float = 0.0
+
+    def add(self, other: "StoreTotals") -> None:
+        """Add another stretch's totals."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
 
 class ExpertStore:

@@ -1,0 +1,290 @@
+"""``tracekit record``: run a model and write its routing to a trace."""
+
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli.console import Console
+from tracekit.cli.options import ForceOption, QuietOption, VerboseOption
+from tracekit.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.prompts import Prompt
+    from engine.recorder import Progress
+    from engine.session import Session, Streaming
+
+MIB = 1 << 20
+_INTERRUPTED = 130
+
+
+def record(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="TRACE", help="The trace to write.")
+    ],
+    model: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="A GGUF file, the first of a split model; the bundled model if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--prompt", metavar="TEXT", help="A prompt; each is a turn. Repeats."),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option("--prompt-file", metavar="FILE", help="A file as one prompt; - is stdin."),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts",
+            metavar="JSONL",
+            help='A prompt a line: "text", {"prompt": text} or {"messages": [...]}.',
+        ),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Put prompts into the model's chat template.")
+    ] = False,
+    n_decode: Annotated[
+        int, typer.Option("-n", metavar="N", help="Tokens to decode in each turn.")
+    ] = 128,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on after the token that ends a text.")
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option("--temp", metavar="T", help="Sampling temperature; 0 is greedy.")
+    ] = 0.0,
+    top_p: Annotated[
+        float, typer.Option("--top-p", metavar="P", help="Draw from this much probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
+    ctx: Annotated[
+        int | None,
+        typer.Option("--ctx", metavar="N", help="Context length; what is needed if not given."),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option("--threads", metavar="N", help="Compute threads; cores − 1 if not given."),
+    ] = None,
+    n_expert_used: Annotated[
+        int | None,
+        typer.Option("--n-expert-used", metavar="K", help="Experts a token uses."),
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            "--chunk",
+            metavar="N",
+            help="Most prompt tokens in one pass; 512 or less if not given.",
+        ),
+    ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Read experts on demand through a bounded cache.")
+    ] = False,
+    cache_mib: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-mib",
+            metavar="MIB|auto",
+            help="Budget of the expert cache; auto (the default) goes by the memory available.",
+        ),
+    ] = None,
+    io_threads: Annotated[
+        int | None,
+        typer.Option("--io-threads", metavar="N", help="Reads in flight at a time; 4 by default."),
+    ] = None,
+    direct_io: Annotated[
+        bool, typer.Option("--direct-io", help="Read past the page cache (O_DIRECT).")
+    ] = False,
+    no_logits: Annotated[
+        bool, typer.Option("--no-logits", help="Leave the router's logits out.")
+    ] = False,
+    no_gate_inputs: Annotated[
+        bool, typer.Option("--no-gate-inputs", help="Leave gate inputs and embeddings out.")
+    ] = False,
+    gate_dtype: Annotated[
+        str, typer.Option("--gate-dtype", metavar="f32|f16", help="Type of stored gate inputs.")
+    ] = "f32",
+    text: Annotated[
+        bool, typer.Option("--text", help="Print the generated text to stdout.")
+    ] = False,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Run a model on prompts and record how it routes every token.
+
+    Without --stream all experts are in memory; with it they are read from the file as the
+    router asks for them. Computes on the CPU, flash attention off.
+    """
+    if gate_dtype not in ("f32", "f16"):
+        raise UsageError(f"--gate-dtype is f32 or f16, not {gate_dtype!r}.")
+    from engine import Capture, Generation, Options, Sampling
+    from engine import record as record_run
+    from tracekit import datasets
+
+    console = Console(quiet, verbose)
+    options = Options(
+        threads=threads,
+        n_expert_used=n_expert_used,
+        chunk=chunk,
+        streaming=_streaming(stream, cache_mib, io_threads, direct_io),
+        capture=Capture(not no_logits, not no_gate_inputs, not no_gate_inputs),
+    )
+    generation = Generation(
+        n_decode=n_decode,
+        sampling=Sampling(temperature, top_p, seed),
+        ignore_eos=ignore_eos,
+        chat=chat,
+        n_ctx=ctx,
+    )
+    turns = _prompts(prompt or [], prompt_file, prompts)
+    line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
+    recording = record_run(
+        model or datasets.model_path(),
+        turns,
+        output,
+        options=options,
+        generation=generation,
+        gate_dtype=gate_dtype,
+        force=force,
+        command=["tracekit", *sys.argv[1:]],
+        on_progress=line.show,
+        on_piece=_print_piece if text else None,
+        on_start=lambda session: _say_start(console, session),
+    )
+    line.clear()
+    if text:
+        print()
+    console.note(_summary(recording.path, recording.progress, recording.ended))
+    console.note(_next_command(recording.path, recording.cache_bytes))
+    if recording.ended == "interrupted":
+        raise typer.Exit(_INTERRUPTED)
+
+
+def _streaming(
+    stream: bool, cache_mib: str | None, io_threads: int | None, direct_io: bool
+) -> "Streaming | None":
+    from engine import Streaming
+
+    if not stream:
+        for option, given in (
+            ("--cache-mib", cache_mib),
+            ("--io-threads", io_threads),
+            ("--direct-io", direct_io),
+        ):
+            if given:
+                raise UsageError(f"{option} says how experts are streamed; add --stream.")
+        return None
+    lanes = 4 if io_threads is None else io_threads
+    if cache_mib is None or cache_mib == "auto":
+        return Streaming(None, lanes, direct_io)
+    try:
+        size = float(cache_mib)
+        cache_bytes = int(size * MIB)
+    except (ValueError, OverflowError):
+        size, cache_bytes = -1.0, 0
+    if not size >= 0:
+        raise UsageError(f"--cache-mib takes a size in MiB or auto, not {cache_mib!r}.")
+    return Streaming(cache_bytes, lanes, direct_io)
+
+
+def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
+    from engine import prompts
+
+    turns = prompts.from_texts(texts)
+    if file is not None:
+        turns.append(prompts.from_file(file))
+    if jsonl is not None:
+        turns += prompts.from_jsonl(jsonl)
+    if not turns:
+        raise UsageError("There is no prompt; give one with -p, --prompt-file or --prompts.")
+    return turns
+
+
+def _say_start(console: Console, session: "Session") -> None:
+    file, store = session.file, session.store
+    console.detail(
+        f"{file.name}: {file.arch}, {len(session.plan.layers)} MoE layers of {file.n_expert} "
+        f"experts, {file.quantisation}; context {session.options.n_ctx}, prompts in chunks of "
+        f"{session.chunk}, {session.threads} compute threads."
+    )
+    if store is None:
+        return
+    cycle = session.token_cycle
+    console.detail(
+        f"Expert cache {store.budget / MIB:,.1f} MiB, a token touches {cycle / MIB:,.1f}."
+    )
+    if store.budget < cycle:
+        console.warn(
+            f"The cache of {store.budget / MIB:,.1f} MiB is smaller than what one token touches, "
+            f"{cycle / MIB:,.1f} MiB: least-recently-used eviction will hardly ever hit."
+        )
+
+
+def _print_piece(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+class _ProgressLine:
+    """One line on a terminal, rewritten at most ten times a second."""
+
+    def __init__(self, shown: bool):
+        self._shown = shown
+        self._last = 0.0
+
+    def show(self, progress: "Progress") -> None:
+        now = time.monotonic()
+        if self._shown and now - self._last >= 0.1:
+            self._last = now
+            sys.stderr.write(f"\r\x1b[K{_state(progress)}")
+            sys.stderr.flush()
+
+    def clear(self) -> None:
+        if self._last:
+            sys.stderr.write("\r\x1b[K")
+
+
+def _state(progress: "Progress") -> str:
+    done = progress.decoded_in_turn
+    bar = "#" * (20 * done // max(1, progress.n_decode))
+    return (
+        f"turn {progress.turn + 1}/{progress.turns} [{bar:<20}] {done}/{progress.n_decode}"
+        f"{_rates(progress)}"
+    )
+
+
+def _rates(progress: "Progress") -> str:
+    text = ""
+    if progress.tokens_per_second is not None:
+        text += f", {progress.tokens_per_second:.1f} tokens/s"
+    if progress.hit_rate is not None:
+        text += f", hit rate {100 * progress.hit_rate:.1f} % (cumulative)"
+    if progress.totals is not None:
+        text += f", {progress.totals.read_bytes / MIB:,.1f} MiB read"
+    return text
+
+
+def _summary(path: Path, progress: "Progress", ended: str) -> str:
+    turns = f"{progress.turn + 1} turn{'s' if progress.turn else ''}"
+    return (
+        f"Recorded {turns} to {path}: {progress.prefilled} prompt and {progress.decoded} decoded "
+        f"tokens{_rates(progress)}; ended: {ended}."
+    )
+
+
+def _next_command(path: Path, cache_bytes: int | None) -> str:
+    command = ["tracekit", "replay", str(path)]
+    if cache_bytes is not None:
+        mib = cache_bytes / MIB
+        command += ["--policy", "lru", "--cache-mib", f"{int(mib) if mib.is_integer() else mib}"]
+        command.append("--validate")
+    return shlex.join(command)
