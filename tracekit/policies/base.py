@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from numba import njit
 
 from tracekit.registry import Registry
 from tracekit.trace.schema import DECODE
@@ -102,6 +103,17 @@ class Batches:
         return np.repeat(self.expert_bytes, self.n_expert)
 
     @cached_property
+    def layer_of_lookup(self) -> np.ndarray:
+        """Index of each lookup's MoE layer, uint8 [N] (uint16 from 257 layers on)."""
+        dtype = np.min_scalar_type(max(len(self.expert_bytes) - 1, 0))
+        return np.repeat(self.layer.astype(dtype), self.lookups)
+
+    @cached_property
+    def next_use(self) -> np.ndarray:
+        """Position in `keys` of each key's next lookup, int32 [N]; N where there is none."""
+        return _next_use(self.keys, self.n_keys)
+
+    @cached_property
     def settled(self) -> np.ndarray:
         """Decode batches after their turn's first decoded token, bool [B].
 
@@ -122,6 +134,17 @@ class Batches:
     def token_cycle_bytes(self) -> int:
         """Bytes one token touches over all layers: sum over layers of k × expert bytes."""
         return int(self.expert_bytes.sum()) * self.top_k
+
+
+# One pass from the end, remembering where each key was seen last.
+@njit(cache=True, nogil=True)
+def _next_use(keys, n_keys):
+    next_use = np.empty(keys.size, np.int32)
+    seen = np.full(n_keys, keys.size, np.int32)
+    for p in range(keys.size - 1, -1, -1):
+        next_use[p] = seen[keys[p]]
+        seen[keys[p]] = p
+    return next_use
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,145 @@
+"""Belady's rule: evict what will be wanted last."""
+
+import numpy as np
+from numba import njit
+
+from tracekit.policies.base import Batches, Cell, Policy, register
+
+
+@register
+class Belady(Policy):
+    """Evict the entry whose next use is furthest away (L. A. Belady, 1966).
+
+    An entry that is never used again goes first, the oldest admitted of them before the others. At
+    equal sizes no schedule has more hits; with sizes that differ it is a heuristic, see `bound`.
+    """
+
+    name = "belady"
+    summary = (
+        "evicts what is used again furthest in the future (the optimum if all sizes are equal)"
+    )
+    offline = True
+
+    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
+        """See `Policy.simulate`."""
+        return [
+            furthest_next_use(batches, int(b), batches.expert_bytes, per_lookup) for b in budgets
+        ]
+
+
+def furthest_next_use(
+    batches: Batches, budget: int, expert_bytes: np.ndarray, per_lookup: bool = False
+) -> Cell:
+    """Replay Belady's rule at one budget, with experts of sizes `expert_bytes` (int64 [L])."""
+    hits = np.empty(len(batches), np.int32)
+    resident = np.empty(len(batches), np.int64)
+    hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
+    _belady(
+        batches.keys,
+        batches.admit_rank,
+        batches.batch_start,
+        batches.next_use,
+        batches.layer_of_lookup,
+        expert_bytes,
+        batches.n_expert,
+        budget,
+        hits,
+        resident,
+        hit,
+    )
+    return Cell(budget, hits, resident, hit=hit if per_lookup else None)
+
+
+# The resident entries are a set of numbers: the positions in the trace of their next use. A lookup
+# hits if its own position is in the set; the entry to evict is the largest of the set; after the
+# eviction the batch's own next uses come in. Positions that have passed need not be taken out:
+# they are smaller than all that wait.
+#
+# The set is a bitset of three levels, a bit of `words` for each word of `bits` that is not empty
+# and a bit of `groups` for each such word of `words`. Within a word high positions are low bits:
+# the lowest set bit is then the largest position, and its remainder modulo 67, which differs for
+# all 64 bits, tells which one it is.
+@njit(cache=True, nogil=True)
+def _belady(
+    keys,
+    admit_rank,
+    batch_start,
+    next_use,
+    layer_of_lookup,
+    expert_bytes,
+    n_expert,
+    budget,
+    hits,
+    resident,
+    hit,
+):
+    one = np.uint64(1)
+    place = np.zeros(67, np.int64)
+    for i in range(64):
+        place[(one << np.uint64(i)) % np.uint64(67)] = 63 - i
+
+    n_positions = keys.size
+    bits = np.zeros((n_positions >> 6) + 1, np.uint64)
+    words = np.zeros((n_positions >> 12) + 1, np.uint64)
+    groups = np.zeros((n_positions >> 18) + 1, np.uint64)
+    top = np.int64(0)  # no group after this one holds anything
+    waiting = np.int64(0)  # entries in the set whose position has not passed
+    admitted = np.zeros(expert_bytes.size * n_expert, np.int64)  # when each resident key came in
+    finished = np.empty(expert_bytes.size * n_expert, np.int32)  # residents without a next use
+    n_finished = np.int64(0)
+    used = np.int64(0)
+    for b in range(batch_start.size - 1):
+        start = batch_start[b]
+        stop = batch_start[b + 1]
+        n_hits = np.int64(0)
+        for p in range(start, stop):
+            is_hit = (bits[p >> 6] >> np.uint64(63 - (p & 63))) & one
+            n_hits += np.int64(is_hit)
+            if not is_hit:
+                admitted[keys[p]] = start + admit_rank[p]
+            if hit.size:
+                hit[p] = is_hit
+        waiting -= n_hits
+        if n_hits < stop - start:
+            used += (stop - start - n_hits) * expert_bytes[layer_of_lookup[start]]
+
+        while used > budget and n_finished > 0:
+            oldest = 0
+            for i in range(1, n_finished):
+                if admitted[finished[i]] < admitted[finished[oldest]]:
+                    oldest = i
+            used -= expert_bytes[finished[oldest] // n_expert]
+            n_finished -= 1
+            finished[oldest] = finished[n_finished]
+        while used > budget and waiting > 0:
+            while groups[top] == 0:
+                top -= 1
+            lowest = groups[top] & (~groups[top] + one)
+            g = (top << 6) + place[lowest % np.uint64(67)]
+            lowest = words[g] & (~words[g] + one)
+            w = (g << 6) + place[lowest % np.uint64(67)]
+            lowest = bits[w] & (~bits[w] + one)
+            p = (w << 6) + place[lowest % np.uint64(67)]
+            used -= expert_bytes[layer_of_lookup[p]]
+            waiting -= 1
+            bits[w] ^= lowest
+            if bits[w] == 0:
+                words[g] ^= one << np.uint64(63 - (w & 63))
+                if words[g] == 0:
+                    groups[top] ^= one << np.uint64(63 - (g & 63))
+
+        for p in range(start, stop):
+            q = np.int64(next_use[p])
+            if q == n_positions:
+                finished[n_finished] = keys[p]
+                n_finished += 1
+                continue
+            waiting += 1
+            w = q >> 6
+            if bits[w] == 0:
+                words[w >> 6] |= one << np.uint64(63 - (w & 63))
+                groups[w >> 12] |= one << np.uint64(63 - ((w >> 6) & 63))
+                top = max(top, w >> 12)
+            bits[w] |= one << np.uint64(63 - (q & 63))
+        hits[b] = n_hits
+        resident[b] = used

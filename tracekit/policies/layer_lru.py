@@ -1,0 +1,19 @@
+"""LRU within each layer's share of the budget."""
+
+import numpy as np
+
+from tracekit.policies.base import Batches, Policy, register
+from tracekit.policies.lru import LRU
+from tracekit.policies.shares import simulate_in_shares
+
+
+@register
+class LayerLRU(Policy):
+    """The budget in equal shares per MoE layer; a layer evicts its own least recently used."""
+
+    name = "layer-lru"
+    summary = "LRU within equal shares of the budget, one per MoE layer"
+
+    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
+        """See `Policy.simulate`."""
+        return simulate_in_shares(LRU(), batches, budgets, per_lookup)

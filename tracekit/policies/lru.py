@@ -1,0 +1,95 @@
+"""Global LRU over (layer, expert)."""
+
+import numpy as np
+from numba import njit
+
+from tracekit.policies.base import Batches, Cell, Policy, register
+
+
+@register
+class LRU(Policy):
+    """Evict the entry that was touched longest ago."""
+
+    name = "lru"
+    summary = "evicts the least recently used expert of any layer"
+
+    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
+        """See `Policy.simulate`; all budgets are replayed in one pass over the trace."""
+        shape = (len(budgets), len(batches))
+        hits = np.empty(shape, np.int32)
+        resident = np.empty(shape, np.int64)
+        hit = np.empty((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
+        _lru(
+            batches.keys,
+            batches.batch_start,
+            batches.key_bytes,
+            np.asarray(budgets, np.int64),
+            hits,
+            resident,
+            hit,
+        )
+        return [
+            Cell(int(budget), hits[c], resident[c], hit=hit[c] if per_lookup else None)
+            for c, budget in enumerate(budgets)
+        ]
+
+
+# Write down every lookup and where its key was looked up before. After each batch the cache is
+# then a stretch of the trace itself: the keys whose last lookup stands at or after a tail that only
+# moves forward, as far as the budget makes it. So a lookup hits if its key's previous position is
+# not before the tail, and nothing but the tail and the resident bytes differs between budgets.
+#
+# The tail passes over positions whose key was looked up again later. Those are marked in a bitset
+# that all budgets share, so that a tail takes as many steps as it evicts, whatever lies between.
+# The position of a lone bit is found by its remainder modulo 67, which differs for all 64 of them.
+@njit(cache=True, nogil=True)
+def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
+    one = np.uint64(1)
+    bit_position = np.zeros(67, np.int64)
+    for i in range(64):
+        bit_position[(one << np.uint64(i)) % np.uint64(67)] = i
+
+    last = np.full(key_bytes.size, -1, np.int32)
+    superseded = np.zeros((keys.size >> 6) + 1, np.uint64)
+    previous = np.empty(key_bytes.size, np.int32)
+    tails = np.zeros(budgets.size, np.int64)
+    used = np.zeros(budgets.size, np.int64)
+    for b in range(batch_start.size - 1):
+        start = batch_start[b]
+        n = batch_start[b + 1] - start
+        for i in range(n):
+            key = keys[start + i]
+            p = last[key]
+            previous[i] = p
+            last[key] = start + i
+            if p >= 0:
+                superseded[p >> 6] |= one << np.uint64(p & 63)
+        for c in range(budgets.size):
+            tail = tails[c]
+            n_hits = np.int64(0)
+            for i in range(n):
+                n_hits += previous[i] >= tail
+            if hit.size:
+                for i in range(n):
+                    hit[c, start + i] = previous[i] >= tail
+            size = used[c]
+            if n > n_hits:
+                size += (n - n_hits) * key_bytes[keys[start]]
+            if size > budgets[c]:
+                w = tail >> 6
+                live = (~superseded[w] >> np.uint64(tail & 63)) << np.uint64(tail & 63)
+                while size > budgets[c]:
+                    while live == 0:
+                        w += 1
+                        live = ~superseded[w]
+                    lowest = live & (~live + one)
+                    position = (w << 6) + bit_position[lowest % np.uint64(67)]
+                    if position >= start:
+                        break
+                    live ^= lowest
+                    size -= key_bytes[keys[position]]
+                    tail = position + 1
+                tails[c] = tail
+            used[c] = size
+            hits[c, b] = n_hits
+            resident[c, b] = size
