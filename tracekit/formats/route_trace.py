@@ -277,4 +277,4 @@ def _last_pass_is_whole(place: dict[str, np.ndarray]) -> bool:
     if place["phase"][-1] != DECODE:
         return True
     routed = np.count_nonzero(np.bincount(place["layer"]))
-    return np.count_nonzero(place["pass"] == place["pass"][-1]) == routed
+    return bool(np.count_nonzero(place["pass"] == place["pass"][-1]) == routed)

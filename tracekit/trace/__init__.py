@@ -3,6 +3,7 @@
 from tracekit.trace.errors import TraceError, TracekitError, UsageError
 from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
 from tracekit.trace.reader import Trace
+from tracekit.trace.writer import TraceWriter, write_trace
 
 __all__ = [
     "EngineFacts",
@@ -10,6 +11,8 @@ __all__ = [
     "Trace",
     "TraceError",
     "TraceFacts",
+    "TraceWriter",
     "TracekitError",
     "UsageError",
+    "write_trace",
 ]

@@ -116,7 +116,7 @@ def empty(arrow_type: pa.DataType, n_rows: int) -> np.ndarray:
 def _validity(valid: np.ndarray | None) -> pa.Buffer | None:
     if valid is None or valid.all():
         return None
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.py_buffer(np.packbits(valid.reshape(-1), bitorder="little"))
 
 
 def _offsets(values: Sequence[Sized]) -> pa.Buffer:
@@ -140,8 +140,8 @@ def from_numpy(
         of arrays for one of lists, None for a null; None as a whole: all null.
     arrow_type : pa.DataType
     n_rows : int
-    valid : bool array of the shape of `values`, optional
-        False: null. Elements of a list are nulled one by one.
+    valid : bool array of the shape of `values`, or [n_rows], optional
+        False: null. Of a fixed-size list either its elements or, given [n_rows], the whole list.
 
     Raises
     ------
@@ -171,10 +171,11 @@ def from_numpy(
     array = np.ascontiguousarray(values, dtype=numpy_type(arrow_type))
     if array.shape != shape:
         raise ValueError(f"shape {array.shape} given where {shape} is needed")
-    value_type = arrow_type.value_type if is_list else arrow_type
-    flat = pa.Array.from_buffers(
-        value_type, array.size, [_validity(valid), pa.py_buffer(array.reshape(-1))]
-    )
+    data = pa.py_buffer(array.reshape(-1))
+    bits = _validity(valid)
     if not is_list:
-        return flat
-    return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])
+        return pa.Array.from_buffers(arrow_type, n_rows, [bits, data])
+    of_rows = valid is not None and valid.ndim == 1
+    child = [None if of_rows else bits, data]
+    flat = pa.Array.from_buffers(arrow_type.value_type, array.size, child)
+    return pa.Array.from_buffers(arrow_type, n_rows, [bits if of_rows else None], children=[flat])

@@ -176,6 +176,14 @@ class Trace:
 
     # ---- rows ------------------------------------------------------------------------------
 
+    def rows(self, file: str) -> Rows:
+        """Return the rows of ``routing.parquet``, ``steps.parquet`` or ``layers.parquet``.
+
+        For code that moves whole tables; questions go to `routing`, `iter_routing` and `steps`.
+        """
+        files = {ROUTING_FILE: self._routing, STEPS_FILE: self._steps, LAYERS_FILE: self._layers}
+        return files[file]
+
     def has(self, column: str) -> bool:
         """Say whether a column of ``routing.parquet`` is there and not all null; cheap."""
         return self._routing.has_values(column)

@@ -1,0 +1,144 @@
+"""Files that are written whole or not at all."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.trace.facts import TraceFacts
+from tracekit.trace.schema import FACTS_FILE
+
+_MENDS = {
+    errno.ENOSPC: "the disk is full; free some space",
+    errno.EDQUOT: "the disk quota is used up; free some space",
+    errno.EFBIG: "the file would be larger than is allowed here; use another folder",
+    errno.EACCES: "permission denied; choose a folder you may write to",
+    errno.EPERM: "permission denied; choose a folder you may write to",
+    errno.EROFS: "the file system is read-only; choose another folder",
+    errno.ENOENT: "its folder is missing; make it first",
+    errno.ENOTDIR: "what should be its folder is a file; choose another name",
+    errno.ENAMETOOLONG: "the name is too long; choose a shorter one",
+}
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError while writing `path` into one sentence.
+
+    Raises
+    ------
+    TracekitError
+    """
+    try:
+        yield
+    except OSError as error:
+        mend = _MENDS.get(error.errno, f"{error.strerror or error}; choose another place")
+        raise TracekitError(f"Cannot write {path}: {mend}.") from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside `path`; at the end rename it, on failure remove it.
+
+    The file is on the disk, and not only in the page cache, before it gets its name.
+
+    Raises
+    ------
+    TracekitError
+    """
+    work = path.with_name(f".{path.name}.tmp")
+    try:
+        with writing(path):
+            yield work
+            with work.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(work, path)
+            sync_folder(path.parent)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in `folder` on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_facts(directory: Path, facts: TraceFacts) -> None:
+    """Write ``trace.json``, replacing it in one instant.
+
+    Raises
+    ------
+    TracekitError
+    """
+    with whole_file(directory / FACTS_FILE) as work:
+        text = json.dumps(facts.to_json(), indent=1, ensure_ascii=False)
+        work.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Refuse a place where a trace must not be written.
+
+    Raises
+    ------
+    UsageError
+        Something is there and `force` is False, or it is a directory that is no trace: that is
+        never removed.
+    """
+    if not os.path.lexists(path):
+        return
+    if not force:
+        raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
+    if path.is_dir() and not path.is_symlink():
+        is_trace = (path / FACTS_FILE).is_file()
+        if not is_trace and any(path.iterdir()):
+            raise UsageError(
+                f"{path} is a directory but no trace; it is not overwritten: use another name."
+            )
+
+
+def new_folder(path: Path) -> Path:
+    """Make an empty directory beside `path`, to be renamed to it by `publish`.
+
+    Raises
+    ------
+    TracekitError
+    """
+    path = path.absolute()
+    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        remove(work)  # of a killed process that had this id
+        work.mkdir()
+    return work
+
+
+def publish(work: Path, path: Path) -> None:
+    """Rename the directory `work` to `path`, in place of what was there.
+
+    Raises
+    ------
+    TracekitError
+    """
+    path = path.absolute()
+    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    with writing(path):
+        if os.path.lexists(path):
+            os.replace(path, old)
+        os.replace(work, path)
+        sync_folder(path.parent)
+        remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or directory if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
