@@ -1,0 +1,211 @@
+"""`predict`: score predictors on a trace."""
+
+import os
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tracekit.predictors.base import PREDICTORS, Predictor
+from tracekit.predictors.scoring.bootstrap import Bootstrap
+from tracekit.predictors.scoring.result import PredictResult
+from tracekit.predictors.scoring.routers import Routers
+from tracekit.predictors.scoring.run import DecodedTurns, Entry, Training, learn, score
+from tracekit.predictors.scoring.tally import Tally, Units
+from tracekit.trace import Trace
+from tracekit.trace.errors import TraceError, UsageError
+
+DEFAULT = (
+    "stale-gate",
+    "prev-token",
+    "ctrl",
+    "static-hot",
+    "random-guess",
+    "stale-gate-renorm",
+    "stale-gate-fit",
+    "embedding-gate",
+    "token-table",
+    "combined",
+)
+
+_HOW = {
+    "gate_input": "record without --no-gate-inputs",
+    "logits": "record without --no-logits",
+}
+_FILE = {"token": "steps", "embedding": "steps", "router_matrix": "layers", "norm_weight": "layers"}
+
+
+def missing_column(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
+    """Return the first column that `cls` needs and `trace` has not, or None."""
+    for column in cls.needs:
+        kind = _FILE.get(column, "routing")
+        has = {"routing": trace.has, "steps": trace.has_steps, "layers": routers.has}[kind]
+        if not has(column):
+            return column
+    return None
+
+
+def _lacks(trace: Trace, cls: type[Predictor], column: str) -> str:
+    how = _HOW.get(column, "`tracekit record` writes it")
+    if trace.facts.source != "recorded" and column in _HOW:
+        how = "`tracekit record` writes it unless told not to"
+    return (
+        f"{cls.name} needs the column {column!r} of {_FILE.get(column, 'routing')}.parquet, which "
+        f"{trace.name} does not have: {how}."
+    )
+
+
+def _check_horizons(horizons: Sequence[int], n_layers: int) -> None:
+    for horizon in horizons:
+        if horizon < 1:
+            raise UsageError(f"A horizon is 1 layer or more, not {horizon}.")
+        if horizon >= n_layers > 1:
+            raise UsageError(
+                f"A horizon of {horizon} reaches past the model: it has {n_layers} MoE layers, so "
+                f"the furthest is {n_layers - 1}."
+            )
+
+
+def check_usable(
+    trace: Trace, routers: Routers, cls: type[Predictor], horizon: int = 1
+) -> str | None:
+    """Return in one sentence why `cls` cannot run on `trace`, or None if it can.
+
+    Raises
+    ------
+    UsageError
+        The horizon is past the model.
+    """
+    column = missing_column(trace, routers, cls)
+    if column:
+        return _lacks(trace, cls, column)
+    if cls.has_horizon and routers.n_layers == 1:
+        return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
+    return None
+
+
+def _chosen(
+    trace: Trace, routers: Routers, names: Sequence[str] | None
+) -> tuple[list[type[Predictor]], list[str]]:
+    left_out = []
+    classes = []
+    for name in DEFAULT if names is None else dict.fromkeys(names):
+        cls = PREDICTORS.find(name)
+        reason = check_usable(trace, routers, cls)
+        if reason is None:
+            classes.append(cls)
+        elif names is None:
+            left_out.append(f"Left out: {reason}")
+        else:
+            raise TraceError(reason)
+    return classes, left_out
+
+
+def _checked_named(named: Sequence[int] | None, top_k: int, n_expert: int) -> tuple[int, ...]:
+    for m in named or ():
+        if not 1 <= m <= n_expert:
+            raise UsageError(
+                f"{m} experts cannot be named: the model has {n_expert}; name between 1 and that."
+            )
+    return tuple(sorted({top_k, *(named or ())}))
+
+
+def predict(
+    trace: Trace,
+    predictors: str | Sequence[str] | None = None,
+    horizons: int | Sequence[int] = (1,),
+    named: Sequence[int] | None = None,
+    per_layer: bool = True,
+    train: Trace | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> PredictResult:
+    """Score how much of the routing of each decoded token could be known before it runs.
+
+    Parameters
+    ----------
+    trace : Trace
+    predictors : str or sequence of str, optional
+        Names, or ``module:Class`` of your own. None: all whose columns the trace has; the result's
+        `notes` say which were left out and why.
+    horizons : int or sequence of int
+        How many MoE layers ahead the predictors with a horizon look.
+    named : sequence of int, optional
+        Numbers of experts to name besides k: recall is given for each.
+    per_layer : bool
+        Give intervals for each layer too, and put the layers into JSON.
+    train : Trace, optional
+        Learn on this trace. Without it, learned predictors are scored on each turn from the others;
+        of a single turn the first half trains and is unscored.
+    seed : int
+        Of ``random-guess`` and the bootstrap.
+    jobs : int, optional
+        Threads; None: one for each core.
+    progress : callable, optional
+        Called with (routings done, routings in all).
+
+    Returns
+    -------
+    PredictResult
+
+    Raises
+    ------
+    UsageError
+        An unknown predictor, a horizon past the model, more experts named than there are.
+    TraceError
+        A predictor that was asked for needs a column that the trace has not; a damaged column; a
+        trace without decoded tokens; a `train` of another model.
+    """
+    names = [predictors] if isinstance(predictors, str) else predictors
+    horizons = [horizons] if isinstance(horizons, int) else list(dict.fromkeys(horizons))
+    routers = Routers(trace)
+    turns = DecodedTurns.of(trace)
+    _check_horizons(horizons, routers.n_layers)
+    classes, left_out = _chosen(trace, routers, names)
+    named = _checked_named(named, routers.top_k, routers.n_expert)
+    units = Units.of(turns.turn, turns.tokens)
+    if train is not None:
+        _check_same_model(trace, train)
+
+    def entry(cls: type[Predictor], horizon: int | None) -> Entry:
+        tally = Tally(routers.n_layers, routers.top_k, named, len(units))
+        return Entry(cls(routers, horizon or 1, seed), horizon, tally)
+
+    entries = [
+        entry(cls, horizon)
+        for cls in classes
+        for horizon in (horizons if cls.has_horizon else [None])
+    ]
+    training = Training(trace, turns, train)
+    learn(entries, training)
+    score(trace, entries, routers, training, units, jobs or os.cpu_count() or 1, progress)
+    return PredictResult(
+        trace,
+        entries,
+        routers.layer_ids,
+        Bootstrap(units.turn, seed),
+        int(np.sum(turns.tokens)),
+        per_layer,
+        left_out,
+        {
+            "horizons": horizons,
+            "named": list(named),
+            "train": None if train is None else train.name,
+            "seed": seed,
+        },
+    )
+
+
+def _check_same_model(trace: Trace, train: Trace) -> None:
+    a, b = trace.facts.model, train.facts.model
+    for what in ("n_expert", "top_k", "n_embd"):
+        if getattr(a, what) != getattr(b, what):
+            raise TraceError(
+                f"{train.name} cannot train for {trace.name}: its model has {what} = "
+                f"{getattr(b, what)}, not {getattr(a, what)}; train on a trace of the same model."
+            )
+    if not np.array_equal(trace.moe_layers, train.moe_layers):
+        raise TraceError(
+            f"{train.name} cannot train for {trace.name}: its MoE layers are others; train on a "
+            "trace of the same model."
+        )

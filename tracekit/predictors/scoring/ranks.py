@@ -1,0 +1,73 @@
+"""The kernel of the scorer: where a predictor ranked the experts that the model selected."""
+
+import numpy as np
+from numba import njit
+
+NEAR_TIE = 1e-5
+
+
+# All that scoring asks for follows from one number per selected expert: its rank in the predicted
+# order. That is the count of experts with a higher score, or with an equal one and a lower id, so
+# no row is sorted; the two counting loops are branchless and vectorise. Only a row with a miss
+# looks for its k-th and next score, by insertion into a short list.
+@njit(nogil=True, cache=True)
+def rank_selected(scores, selected, ranks, near_tie, tolerance):  # noqa: D103 (see rank)
+    n_tokens, n_expert = scores.shape
+    k = selected.shape[1]
+    best = np.empty(k + 1, np.float32)
+    for t in range(n_tokens):
+        missed = False
+        for slot in range(k):
+            expert = np.int64(selected[t, slot])
+            score = scores[t, expert]
+            if score == -np.inf:
+                ranks[t, slot] = n_expert
+                missed = True
+                continue
+            above = np.int32(0)
+            for e in range(expert):
+                above += np.int32(scores[t, e] >= score)
+            for e in range(expert + 1, n_expert):
+                above += np.int32(scores[t, e] > score)
+            ranks[t, slot] = above
+            missed |= above >= k
+        near_tie[t] = False
+        if not missed:
+            continue
+        filled = 0
+        for e in range(n_expert):
+            score = scores[t, e]
+            if filled == k + 1 and score <= best[k]:
+                continue
+            at = filled if filled < k + 1 else k
+            filled = min(filled + 1, k + 1)
+            while at > 0 and best[at - 1] < score:
+                best[at] = best[at - 1]
+                at -= 1
+            best[at] = score
+        if filled == k + 1 and best[k] > -np.inf:
+            near_tie[t] = best[k - 1] - best[k] < tolerance
+
+
+def rank(scores: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rank the selected experts of T routings by predicted scores, ties to the lower expert id.
+
+    Parameters
+    ----------
+    scores : float32 [T, n_expert]
+        Higher is better; −inf: the predictor cannot name this expert.
+    selected : uint16 [T, k]
+        What the model selected.
+
+    Returns
+    -------
+    ranks : int32 [T, k]
+        From 0; `n_expert` for an expert that the predictor cannot name.
+    near_tie : bool [T]
+        True where a selected expert is not among the first k, and the k-th and the next score
+        differ by less than ``NEAR_TIE``.
+    """
+    ranks = np.empty(selected.shape, np.int32)
+    near_tie = np.empty(len(selected), np.bool_)
+    rank_selected(scores, selected, ranks, near_tie, np.float32(NEAR_TIE))
+    return ranks, near_tie

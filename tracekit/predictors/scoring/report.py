@@ -1,0 +1,211 @@
+"""The accuracy report as text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracekit.predictors.scoring.run import Entry
+
+Record = dict[str, Any]
+SHORT = {
+    "stale-gate": "stale",
+    "prev-token": "prev",
+    "static-hot": "hot",
+    "static-hot-insample": "hot*",
+    "random-guess": "random",
+    "stale-gate-renorm": "renorm",
+    "stale-gate-fit": "fit",
+    "embedding-gate": "embed",
+    "token-table": "table",
+}
+NONE = "-"
+
+
+def percent(rate: float | None) -> str:
+    """Write a fraction in percent, ``-`` for None; only a whole is written 100.0."""
+    if rate is None:
+        return NONE
+    text = f"{100 * rate:.1f}"
+    if text == "100.0" and rate < 1:
+        # Cut, not rounded, to as many digits as tell it from a whole.
+        for digits in range(2, 9):
+            text = f"{100 * rate:.{digits}f}"
+            if not text.startswith("100"):
+                return text
+    return text
+
+
+def label(record: Record) -> str:
+    """Name a predictor, with its horizon if it is not 1."""
+    horizon = record["horizon"]
+    return record["predictor"] + (f" at horizon {horizon}" if horizon not in (None, 1) else "")
+
+
+def _short(record: Record) -> str:
+    name = SHORT.get(record["predictor"], record["predictor"])
+    return name + (f"+{record['horizon']}" if record["horizon"] not in (None, 1) else "")
+
+
+def headline(records: Sequence[Record]) -> str:
+    """Return one line: slot accuracy and, in parentheses, whole routings."""
+    return " | ".join(
+        f"{label(r)} {percent(r['slot_accuracy'])} % ({percent(r['exact_rate'])} %)"
+        for r in records
+    )
+
+
+def alarm(records: Sequence[Record]) -> list[str]:
+    """Return the sentence about a control below 100 %, or nothing."""
+    for record in records:
+        if record["predictor"] != "ctrl" or record["hits"] == record["slots"]:
+            continue
+        bad = [x for x in record["layers"] if x["hits"] < x["slots"]]
+        where = _listed([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in bad])
+        missed = record["routings"] - record["exact"]
+        rate = f"{percent(record['slot_accuracy'])} %"
+        if record["near_ties"] == missed:
+            return [
+                f"CTRL IS BELOW 100 %: the fresh-gate control names {rate} of the selected "
+                f"experts, but all {missed} routings it misses are near ties (layers {where}), "
+                "which rounding decides."
+            ]
+        return [
+            f"CTRL IS BELOW 100 %: the fresh-gate control names only {rate} of the selected "
+            f"experts, in layers {where}; the recording is wrong or the model selects by a rule "
+            "that the trace does not describe, so read the other figures against ctrl, not "
+            f"against 100 %. Of {missed} routings it misses, {record['near_ties']} are near ties."
+        ]
+    return []
+
+
+def sentences(records: Sequence[Record]) -> list[str]:
+    """Return what the figures say, and no more."""
+    found = alarm(records)
+    if floor := _floor(records):
+        found.append(floor)
+    if weak := _weak_layers(records):
+        found.append(weak)
+    found.append(
+        "Accuracy is not speed: these figures say how much of the routing is known early, not that "
+        "knowing it makes a token faster; replay with --policy lru,retention,prefetch to see what "
+        "acting on it does to hits and read bytes."
+    )
+    return found
+
+
+def _floor(records: Sequence[Record]) -> str:
+    """Compare the two published predictors where both were scored."""
+    by_name = {r["predictor"]: r for r in reversed(records)}
+    stale, prev = by_name.get("stale-gate"), by_name.get("prev-token")
+    if not (stale and prev and stale["slots"] and prev["slots"]):
+        return ""
+    a, b = stale["slot_accuracy"], prev["slot_accuracy"]
+    relation = "more than" if a > b else "no more than"
+    return (
+        f"{label(stale)} names {percent(a)} % of the selected experts, {relation} what the "
+        f"previous token selected ({percent(b)} %)."
+    )
+
+
+def _weak_layers(records: Sequence[Record]) -> str:
+    """Name the layers whose interval lies below the overall figure of the first predictor."""
+    record = next(
+        (r for r in records if r["predictor"] not in ("ctrl", "random-guess") and r["slots"]), None
+    )
+    if record is None:
+        return ""
+    overall = record["slot_accuracy"]
+    layers = [x for x in record["layers"] if x["slots"]]
+    weak = [x for x in layers if x["ci95"] and x["ci95"][1] < overall]
+    weak.sort(key=lambda x: x["slot_accuracy"])
+    if not weak:
+        if not any(x["ci95"] for x in layers):
+            return ""
+        return (
+            f"For {label(record)} no layer stands out below the rest: every layer's 95 % interval "
+            f"reaches the overall {percent(overall)} %."
+        )
+    where = _listed([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in weak])
+    return (
+        f"For {label(record)} the 95 % interval of {len(weak)} of {len(layers)} layers lies below "
+        f"the overall {percent(overall)} %, lowest first: {where}."
+    )
+
+
+def _listed(items: Sequence[str], most: int = 6) -> str:
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
+
+
+def fit_sentences(entries: Sequence[Entry]) -> list[str]:
+    """Return what each fit cost, and where it fell back."""
+    found = []
+    for entry in entries:
+        if entry.fit is None:
+            continue
+        horizon = entry.horizon if entry.horizon not in (None, 1) else None
+        name = label({"predictor": entry.predictor.name, "horizon": horizon})
+        size = entry.fit.size_bytes
+        written = f"{size / 1024:.1f} KiB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"
+        extra = "".join(f"; {note}" for note in entry.fit.notes)
+        found.append(
+            f"{name} learned from {entry.fit.rows} decoded tokens in {entry.fit.seconds:.1f} s and "
+            f"would take {written} on a device{extra}."
+        )
+    return found
+
+
+def denominators(records: Sequence[Record]) -> str:
+    """Return what each figure is of, and what was unscored."""
+    parts = []
+    for r in records:
+        ci = r["ci95"]
+        interval = "" if ci is None else f", 95 % interval {percent(ci[0])} to {percent(ci[1])} %"
+        ties = f", {r['near_ties']} near ties missed" if r["near_ties"] else ""
+        parts.append(
+            f"  {label(r)}: {r['routings']} routings, {r['slots']} slots, "
+            f"{r['unscored']} unscored{interval}{ties}"
+        )
+    return "scored:\n" + "\n".join(parts)
+
+
+def layer_table(records: Sequence[Record], n_tokens: int) -> str:
+    """Return slot accuracy by layer in percent; ``-`` where nothing was scored."""
+    header = ["layer", *map(_short, records), "routings"]
+    rows = [header]
+    for i, layer in enumerate(records[0]["layers"]):
+        cells = [percent(r["layers"][i]["slot_accuracy"]) for r in records]
+        rows.append([str(layer["layer"]), *cells, str(n_tokens)])
+    return _aligned(rows)
+
+
+def named_table(records: Sequence[Record], named: Sequence[int]) -> str:
+    """Return recall and gate mass in percent by how many experts are named."""
+    rows = [["named", *(f"{m}" for m in named), *(f"mass {m}" for m in named)]]
+    for r in records:
+        recalls = [percent(r["recall"][str(m)]) for m in named]
+        rows.append([_short(r), *recalls, *(percent(r["mass_named"][str(m)]) for m in named)])
+    return _aligned(rows)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  " + "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows
+    )
+
+
+def text(records: Sequence[Record], n_tokens: int, named: Sequence[int], top_k: int) -> str:
+    """Return the whole report."""
+    if not records:
+        return "Nothing was scored: no predictor can run on this trace."
+    parts = [
+        *alarm(records),
+        headline(records) + "\n(slot accuracy: selected experts named; in parentheses, whole "
+        "routings)",
+        denominators(records),
+        layer_table(records, n_tokens),
+    ]
+    if list(named) != [top_k]:
+        parts.append(named_table(records, named))
+    parts.append("\n".join(s for s in sentences(records) if s not in alarm(records)))
+    return "\n\n".join(parts)

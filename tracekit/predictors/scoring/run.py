@@ -1,0 +1,261 @@
+"""Running predictors over a trace: the ones that learn learn first, then all are scored."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracekit.predictors.base import FitReport, LearnedPredictor, Predictor
+from tracekit.predictors.scoring.blocks import (
+    ROUTING_COLUMNS,
+    STEP_COLUMNS,
+    Block,
+    decode_blocks,
+)
+from tracekit.predictors.scoring.routers import Routers
+from tracekit.predictors.scoring.tally import Tally, Units
+from tracekit.trace import Trace
+from tracekit.trace.errors import TraceError
+from tracekit.trace.schema import DECODE
+
+# Learning needs rows left over when a fold is held out: of a single turn the first half is cut
+# into so many folds.
+FOLDS_OF_ONE_TURN = 4
+
+
+@dataclass(eq=False)
+class Entry:
+    """One predictor at one horizon, and what came of it."""
+
+    predictor: Predictor
+    horizon: int | None
+    tally: Tally
+    rows: int = 0
+    seconds: float = 0.0
+    fold_of_turn: dict[int, int] = field(default_factory=dict)
+    held_out: int | None = None
+    ready: bool = False
+
+    @property
+    def fit(self) -> FitReport | None:
+        """What the predictor's fit cost; None of one that learns nothing."""
+        if not isinstance(self.predictor, LearnedPredictor):
+            return None
+        return FitReport(self.rows, self.predictor.size_bytes, self.seconds, self.predictor.notes)
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedTurns:
+    """The turns of a trace that decoded something: their numbers [N] and lengths in tokens [N]."""
+
+    turn: np.ndarray
+    tokens: np.ndarray
+
+    @classmethod
+    def of(cls, trace: Trace) -> "DecodedTurns":
+        """Count the decoded tokens of each turn.
+
+        Raises
+        ------
+        TraceError
+            There are none.
+        """
+        rows = trace.routing(["turn", "phase"])
+        decode = rows["turn"][rows["phase"] == DECODE]
+        turn, n_rows = np.unique(decode, return_counts=True)
+        if not len(turn):
+            raise TraceError(
+                f"{trace.name} holds no decoded token, and in a prefill every routing is known at "
+                "once; record with -n 1 or more."
+            )
+        return cls(turn, n_rows // len(trace.moe_layers))
+
+
+def needed_columns(predictors: Sequence[Predictor], *optional: str) -> list[str]:
+    """Return the columns of routings and steps that `predictors` read, and `optional` ones."""
+    wanted = {*optional, *(column for p in predictors for column in p.needs)}
+    return [c for c in (*ROUTING_COLUMNS, *STEP_COLUMNS) if c in wanted]
+
+
+class Training:
+    """Where learned predictors learn: other turns of the same trace, or another trace.
+
+    Parameters
+    ----------
+    turns : DecodedTurns
+        Of the trace that is scored.
+    train : Trace, optional
+    """
+
+    def __init__(self, trace: Trace, turns: DecodedTurns, train: Trace | None = None):
+        self.source = train or trace
+        self.turns = DecodedTurns.of(train) if train else turns
+        self.holds_out = train is None and len(turns.turn) > 1
+        # Of a single turn the first half trains, and is not scored.
+        self.first_half = int(turns.tokens[0]) // 2 if train is None and not self.holds_out else 0
+
+    def prepare(self, predictor: LearnedPredictor) -> dict[int, int]:
+        """Make room for the folds of `predictor`; return the fold of each turn."""
+        if predictor.in_sample:
+            predictor.begin(1, holding_out=False)
+            return dict.fromkeys(self.turns.turn.tolist(), 0)
+        if self.first_half:
+            predictor.begin(FOLDS_OF_ONE_TURN, holding_out=False)
+            return {}
+        n_turns = len(self.turns.turn)
+        n_folds = min(n_turns, predictor.fold_limit())
+        predictor.begin(n_folds, holding_out=self.holds_out)
+        folds = np.arange(n_turns) * n_folds // n_turns
+        return dict(zip(self.turns.turn.tolist(), folds.tolist(), strict=True))
+
+    def parts(self, block: Block, entry: Entry) -> Iterator[tuple[Block, int]]:
+        """Cut `block` into what `entry` learns from, each part with its fold."""
+        if not self.first_half or entry.predictor.in_sample:
+            yield block, entry.fold_of_turn[block.turn]
+            return
+        place = block.start_in_turn + np.arange(len(block))
+        fold = place * FOLDS_OF_ONE_TURN // self.first_half
+        for f in range(FOLDS_OF_ONE_TURN):
+            inside = np.flatnonzero(fold == f)
+            if len(inside):
+                yield block.cut(int(inside[0]), int(inside[-1]) + 1), f
+
+
+def learn(entries: Sequence[Entry], training: Training) -> None:
+    """Let the learned predictors among `entries` learn."""
+    learners = [e for e in entries if isinstance(e.predictor, LearnedPredictor)]
+    if not learners:
+        return
+    rows = dict.fromkeys(learners, 0)
+    seconds = dict.fromkeys(learners, 0.0)
+    for entry in learners:
+        entry.fold_of_turn = training.prepare(entry.predictor)
+    columns = needed_columns([e.predictor for e in learners])
+    for reading in range(max(e.predictor.readings for e in learners)):
+        readers = [e for e in learners if reading < e.predictor.readings]
+        for block in decode_blocks(training.source, columns):
+            for entry in readers:
+                start = time.perf_counter()
+                for part, fold in training.parts(block, entry):
+                    entry.predictor.learn(part, fold, reading)
+                    rows[entry] += len(part) if reading == 0 else 0
+                seconds[entry] += time.perf_counter() - start
+    for entry in learners:
+        start = time.perf_counter()
+        if not training.holds_out or entry.predictor.in_sample:
+            entry.predictor.hold_out(None)
+            entry.ready = True
+        seconds[entry] += time.perf_counter() - start
+        entry.rows, entry.seconds = rows[entry], seconds[entry]
+
+
+def learned_for(entry: Entry, block: Block) -> None:
+    """Make a learned predictor ready for the turn of `block`, which it must not have seen."""
+    if not isinstance(entry.predictor, LearnedPredictor):
+        return
+    if entry.ready:
+        return
+    fold = entry.fold_of_turn[block.turn]
+    if fold != entry.held_out:
+        entry.predictor.hold_out(fold)
+        entry.held_out = fold
+
+
+def score(
+    trace: Trace,
+    entries: Sequence[Entry],
+    routers: Routers,
+    training: Training,
+    units: Units,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Score `entries` on every decoded token of `trace` into their tallies.
+
+    Parameters
+    ----------
+    trace : Trace
+    entries : sequence of Entry
+    routers : Routers
+    training : Training
+    units : Units
+    jobs : int
+        Threads, over the layers of a block.
+    progress : callable, optional
+        Called with (routings done, routings in all).
+    """
+    columns = needed_columns(
+        [e.predictor for e in entries], *(["weights"] if trace.has("weights") else [])
+    )
+    total = int(np.count_nonzero(trace.routing(["phase"])["phase"] == DECODE))
+    with ThreadPoolExecutor(jobs) as pool:
+        for block in decode_blocks(trace, columns):
+            scored = [(e, part) for e in entries if (part := _scored_part(e, block, training))]
+            for entry, part in scored:
+                learned_for(entry, part)
+            layers = range(routers.n_layers)
+            work = pool.map(lambda layer, s=scored: _score_layer(s, routers, units, layer), layers)
+            list(work)  # raises what a thread raised
+            if progress:
+                progress((block.start + len(block)) * routers.n_layers, total)
+
+
+def _scored_part(entry: Entry, block: Block, training: Training) -> Block | None:
+    """Count as unscored what a learned predictor trained on, and return the rest."""
+    learns = isinstance(entry.predictor, LearnedPredictor) and not entry.predictor.in_sample
+    unseen = training.first_half - block.start_in_turn if learns else 0
+    if unseen <= 0:
+        return block
+    for layer in range(len(entry.tally.routings)):
+        entry.tally.skip(layer, min(unseen, len(block)))
+    return block.cut(unseen, len(block)) if unseen < len(block) else None
+
+
+def _score_layer(
+    scored: Sequence[tuple[Entry, Block]], routers: Routers, units: Units, layer: int
+) -> None:
+    for entry, block in scored:
+        predictor, tally = entry.predictor, entry.tally
+        ranked = predictor.ranks(block) if predictor.reaches(layer) else np.zeros(len(block), bool)
+        n_ranked = int(np.count_nonzero(ranked))
+        tally.skip(layer, len(block) - n_ranked)
+        if not n_ranked:
+            continue
+        scores = predictor.scores(block, layer)
+        check_scores(predictor, block, layer, scores[ranked], block.step[ranked])
+        if predictor.gives_logits:
+            scores = routers.selection_scores(layer, scores)
+        selected = block.experts[:, layer]
+        weights = None if block.weights is None else block.weights[:, layer]
+        unit = units.of_block(block)
+        if n_ranked < len(block):
+            scores, selected, unit = scores[ranked], selected[ranked], unit[ranked]
+            weights = None if weights is None else weights[ranked]
+        tally.add(layer, scores, selected, weights, unit)
+
+
+def check_scores(
+    predictor: Predictor, block: Block, layer: int, scores: np.ndarray, step: np.ndarray
+) -> None:
+    """Refuse scores that are no numbers, and say of which token and layer.
+
+    Raises
+    ------
+    TraceError
+    """
+    bad = np.isnan(scores).any(axis=1)
+    if not bad.any():
+        return
+    source = layer - predictor.horizon if predictor.has_horizon else layer
+    number = predictor.routers.layer_ids[source]
+    what = (
+        "the gate input is missing or not a number"
+        if "gate_input" in predictor.needs
+        else f"{predictor.name} gave a score that is not a number"
+    )
+    raise TraceError(
+        f"In turn {block.turn}, step {step[bad.argmax()]}, layer {number}, {what}; leave the "
+        "predictors that need it out, or record the trace again."
+    )

@@ -1,0 +1,45 @@
+"""The experts that a layer selects most."""
+
+import numpy as np
+
+from tracekit.predictors.base import LearnedPredictor, register
+from tracekit.predictors.scoring.blocks import Block
+
+
+@register
+class StaticHot(LearnedPredictor):
+    """Name the experts most selected at the layer, whatever the token, learned on other turns."""
+
+    name = "static-hot"
+    summary = "the experts that the layer selected most, learned on other turns"
+    knows_next_token = True
+
+    def begin(self, n_folds: int, holding_out: bool) -> None:
+        """See `LearnedPredictor.begin`."""
+        self._counts = np.zeros((n_folds, self.routers.n_layers, self.routers.n_expert), np.int64)
+
+    def learn(self, block: Block, fold: int, reading: int) -> None:
+        """See `LearnedPredictor.learn`."""
+        for layer in range(self.routers.n_layers):
+            self._counts[fold, layer] += np.bincount(
+                block.experts[:, layer].ravel(), minlength=self.routers.n_expert
+            )
+
+    def hold_out(self, fold: int | None) -> None:
+        """See `LearnedPredictor.hold_out`."""
+        counts = self._counts.sum(axis=0)
+        self._scores = (counts if fold is None else counts - self._counts[fold]).astype(np.float32)
+
+    def scores(self, block: Block, layer: int) -> np.ndarray:
+        """See `Predictor.scores`: how often each expert was selected."""
+        return np.tile(self._scores[layer], (len(block), 1))
+
+    def weights(self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray):
+        """See `Predictor.weights`: in proportion to the counts."""
+        counts = np.take_along_axis(scores, named, axis=1) + 1
+        return counts / counts.sum(axis=1, keepdims=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `LearnedPredictor.size_bytes`: k ids of 2 bytes for each layer."""
+        return 2 * self.routers.n_layers * self.routers.top_k

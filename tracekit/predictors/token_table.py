@@ -1,0 +1,56 @@
+"""The experts most selected for a token id."""
+
+import numpy as np
+
+from tracekit.predictors.base import LearnedPredictor, register
+from tracekit.predictors.scoring.blocks import Block
+from tracekit.predictors.scoring.token_counts import TokenCounts
+
+
+@register
+class TokenTable(LearnedPredictor):
+    """Name the experts most selected at the layer for this token id, learned on other turns.
+
+    Known before any layer runs. A token id never seen gets the layer's most popular experts.
+    """
+
+    name = "token-table"
+    summary = "the experts most selected for this token id, learned on other turns"
+    needs = ("token",)
+    knows_next_token = True
+
+    def fold_limit(self) -> int:
+        """See `LearnedPredictor.fold_limit`: each fold keeps a table of its own."""
+        return 16
+
+    def begin(self, n_folds: int, holding_out: bool) -> None:
+        """See `LearnedPredictor.begin`."""
+        self._table = TokenCounts(n_folds, self.routers.n_layers, self.routers.n_expert)
+        self._without: tuple[int, ...] = ()
+
+    def learn(self, block: Block, fold: int, reading: int) -> None:
+        """See `LearnedPredictor.learn`."""
+        self._table.add(block.token, block.experts, fold)
+
+    def hold_out(self, fold: int | None) -> None:
+        """See `LearnedPredictor.hold_out`."""
+        self._without = () if fold is None else (fold,)
+
+    def scores(self, block: Block, layer: int) -> np.ndarray:
+        """See `Predictor.scores`: how often each expert is selected for the token."""
+        return self._table.frequency(block.token, layer, self._without)
+
+    def weights(self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray):
+        """See `Predictor.weights`: in proportion to the frequencies."""
+        frequencies = np.take_along_axis(scores, named, axis=1) + np.float32(1e-6)
+        return frequencies / frequencies.sum(axis=1, keepdims=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """See `LearnedPredictor.size_bytes`: k ids of 2 bytes for each token id and layer."""
+        return 2 * self._table.n_ids * self.routers.n_layers * self.routers.top_k
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See `LearnedPredictor.notes`."""
+        return self._table.notes
