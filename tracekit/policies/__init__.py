@@ -1,1 +1,47 @@
-"""Cache policies: one file a policy, found through a registry."""
+"""Cache policies: one file a policy, found through a registry.
+
+To add one, write a file beside these: a class derived from `Policy` with its name, a one-line
+summary and `simulate`, decorated with ``@register``, and import it below. The conformance suite in
+the tests then runs over it. A policy of your own need not live here: any class derived from
+`Policy`, or from `PlainPolicy` to try an idea in a few lines, is named ``module:Class``.
+"""
+
+from tracekit.policies.base import (
+    POLICIES,
+    Batches,
+    Cell,
+    Guesses,
+    Limit,
+    NoParams,
+    Policy,
+    register,
+)
+from tracekit.policies.belady import Belady
+from tracekit.policies.bound import Bound
+from tracekit.policies.layer_lfu import LayerLFU
+from tracekit.policies.layer_lru import LayerLRU
+from tracekit.policies.lfu import LFU
+from tracekit.policies.load import load_policy
+from tracekit.policies.lru import LRU
+from tracekit.policies.plain import PlainPolicy
+from tracekit.policies.random import Random
+
+__all__ = [
+    "LFU",
+    "LRU",
+    "POLICIES",
+    "Batches",
+    "Belady",
+    "Bound",
+    "Cell",
+    "Guesses",
+    "LayerLFU",
+    "LayerLRU",
+    "Limit",
+    "NoParams",
+    "PlainPolicy",
+    "Policy",
+    "Random",
+    "load_policy",
+    "register",
+]

@@ -1,0 +1,84 @@
+"""From a name and parameters as text to a policy."""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from tracekit.policies.base import POLICIES, Policy
+from tracekit.trace.errors import UsageError
+
+_IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
+
+def load_policy(spec: str, params: Mapping[str, Any] | None = None) -> Policy:
+    """Return the policy called `spec`.
+
+    Parameters
+    ----------
+    spec : str
+        A registered name, or ``module:Class`` for a class of the user's own.
+    params : mapping of str to text or value, optional
+        Values of the fields of the policy's ``Params``; text is read as the field's type.
+
+    Raises
+    ------
+    UsageError
+        The name is unknown, or a parameter is, or its value is not of the field's type.
+    """
+    cls = POLICIES.find(spec)
+    return cls(make_params(spec, cls.Params, params or {}))
+
+
+def make_params(owner: str, params_type: type, values: Mapping[str, Any]) -> Any:
+    """Return an instance of the dataclass `params_type` with its fields set from `values`.
+
+    Parameters
+    ----------
+    owner : str
+        Whose parameters they are, for error messages.
+    params_type : type
+        A dataclass with fields of type int, float, str or bool, or one of these or None. What its
+        ``__post_init__`` refuses with a ValueError is refused here with the same words.
+    values : mapping of str to text or value
+
+    Raises
+    ------
+    UsageError
+    """
+    known = [field.name for field in fields(params_type)]
+    hints = typing.get_type_hints(params_type)
+    given = {}
+    for name, value in values.items():
+        if name not in known:
+            have = f"it has: {', '.join(known)}" if known else "it has none"
+            raise UsageError(f"{owner} has no parameter {name!r}; {have}.")
+        given[name] = _value(f"{owner}.{name}", hints[name], value)
+    try:
+        return params_type(**given)
+    except ValueError as error:
+        raise UsageError(f"{owner}: {error}.") from error
+
+
+def _value(name: str, hint: Any, value: Any) -> Any:
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if type(None) in options and (value is None or value == "none"):
+        return None
+    wanted = next(option for option in options if option is not type(None))
+    try:
+        return _convert(wanted, value)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        raise UsageError(f"{name} takes {_IN_WORDS[wanted]}, not {value!r}.") from error
+
+
+def _convert(wanted: type, value: Any) -> Any:
+    if wanted is bool:
+        if isinstance(value, bool):
+            return value
+        return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
+    if isinstance(value, str) or (wanted is float and isinstance(value, int)):
+        return wanted(value)
+    if type(value) is not wanted:
+        raise TypeError
+    return value

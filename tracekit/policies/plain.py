@@ -1,0 +1,94 @@
+"""A policy of one's own in plain Python: say whom to evict, the accounting is done."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from tracekit.policies.base import Batches, Cell, Policy
+from tracekit.trace.errors import UsageError
+
+
+class PlainPolicy(Policy):
+    """Derive, and write `victim`; `start` and `touch` where the idea has something to remember.
+
+    Plain Python takes microseconds for what a kernel does in nanoseconds, which is enough to try an
+    idea on a recorded run.
+
+    Examples
+    --------
+    >>> from tracekit.policies import PlainPolicy
+    >>> class FirstIn(PlainPolicy):
+    ...     name = "first-in"
+    ...     summary = "evicts what was admitted first"
+    ...
+    ...     def start(self, batches):
+    ...         self.admitted = {}
+    ...
+    ...     def touch(self, key, now, hit):
+    ...         if not hit:
+    ...             self.admitted[key] = now
+    ...
+    ...     def victim(self, evictable):
+    ...         return min(evictable, key=self.admitted.get)
+    """
+
+    def start(self, batches: Batches) -> None:
+        """Begin with an empty cache; called once for each budget."""
+
+    def touch(self, key: int, now: int, hit: bool) -> None:
+        """Take note that batch `now` looked up `key`; the layer is ``key // batches.n_expert``."""
+
+    def victim(self, evictable: Collection[int]) -> int:
+        """Choose the key to evict.
+
+        Parameters
+        ----------
+        evictable : collection of int
+            The resident keys that the batch did not touch, in order of last touch, the one touched
+            longest ago first.
+        """
+        raise NotImplementedError
+
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        """See `Policy.simulate`; each budget is replayed by an instance of its own."""
+        return [
+            type(self)(self.params)._simulate_one(batches, int(budget), per_lookup)
+            for budget in budgets
+        ]
+
+    def _simulate_one(self, batches: Batches, budget: int, per_lookup: bool) -> Cell:
+        hits = np.zeros(len(batches), np.int32)
+        resident_bytes = np.zeros(len(batches), np.int64)
+        hit = np.zeros(len(batches.keys) if per_lookup else 0, np.bool_)
+        key_bytes = batches.key_bytes.tolist()
+        keys = batches.keys.tolist()
+        batch_start = batches.batch_start.tolist()
+        residents: dict[int, None] = {}  # least recently touched first
+        used = 0
+        self.start(batches)
+        for b in range(len(batches)):
+            start, batch = batch_start[b], keys[batch_start[b] : batch_start[b + 1]]
+            for place, key in enumerate(batch):
+                is_hit = key in residents
+                if is_hit:
+                    del residents[key]
+                    hits[b] += 1
+                else:
+                    used += key_bytes[key]
+                if per_lookup:
+                    hit[start + place] = is_hit
+                self.touch(key, b, is_hit)
+            while used > budget and residents:
+                victim = self.victim(residents.keys())
+                if victim not in residents:
+                    raise UsageError(
+                        f"Policy {self.name!r} chose to evict {victim!r}, which is not one of the "
+                        f"{len(residents)} keys that its victim() was given."
+                    )
+                del residents[victim]
+                used -= key_bytes[victim]
+            residents.update(dict.fromkeys(batch))
+            resident_bytes[b] = used
+        return Cell(budget, hits, resident_bytes, hit=hit if per_lookup else None)
