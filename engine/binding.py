@@ -33,6 +33,13 @@ def load() -> ModuleType:
     return llama_cpp
 
 
+def version() -> str:
+    """Return the release of llama-cpp-python."""
+    import llama_cpp
+
+    return llama_cpp.__version__
+
+
 def function(name: str, result: type | None, *arguments: type) -> "ctypes._NamedFuncPointer":
     """Return a C function of llama.cpp's libraries that the binding does not declare."""
     found = getattr(load()._lib, name, None)

@@ -17,7 +17,8 @@ from tracekit.trace.errors import TracekitError
 
 _VIEWS = ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "CONT")
 _WEIGHT_STAGES = ("ffn_moe_weights", "_softmax", "_norm", "_scaled")
-EMBEDDING_NODE = b"embd"
+_EMBEDDING_WEIGHT = "token_embd.weight"
+_UNNAMED = "node_"
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ class Plan:
     ----------
     weights : dict of str to int
         Address of the data of each weight that the graph uses.
-    has_embedding : bool
-        Whether the graph has a node with the tokens' embeddings.
+    embedding_node : bytes or None
+        The tokens' embeddings, as they enter the first layer or a multiple of it.
     """
 
     layers: tuple[MoeLayer, ...]
     weights: dict[str, int]
-    has_embedding: bool
+    embedding_node: bytes | None
 
 
 def read_plan(nodes: list[int]) -> Plan:
@@ -92,7 +93,9 @@ def read_plan(nodes: list[int]) -> Plan:
     weights = {
         leaf.text: leaf.data for node in graph for leaf in node.sources() if leaf.op_name == "NONE"
     }
-    order = {node.text: index for index, node in enumerate(graph)}
+    order: dict[str, int] = {}
+    for index, node in enumerate(graph):
+        order.setdefault(node.text, index)
     products: dict[int, list[Tensor]] = {}
     for node in graph:
         layer = _layer_of_product(node)
@@ -106,7 +109,18 @@ def read_plan(nodes: list[int]) -> Plan:
         raise TracekitError(
             "its layers differ in their number of experts, or in how many a token uses"
         )
-    return Plan(layers, weights, EMBEDDING_NODE.decode() in order)
+    return Plan(layers, weights, _embedding_node(graph))
+
+
+def _embedding_node(graph: list[Tensor]) -> bytes | None:
+    for node in graph:
+        if not node.text.startswith(_UNNAMED):
+            rows = node
+            while rows.op_name in (*_VIEWS, "SCALE"):
+                rows = rows.source(0)
+            if rows.op_name == "GET_ROWS" and rows.source(0).text == _EMBEDDING_WEIGHT:
+                return node.name
+    return None
 
 
 def _through_views(tensor: Tensor) -> Tensor:

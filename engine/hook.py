@@ -13,7 +13,7 @@ import numpy as np
 
 from engine import binding
 from engine.ggml import NAME_OFFSET, Tensor
-from engine.graph import EMBEDDING_NODE, MoeLayer, Plan
+from engine.graph import MoeLayer, Plan
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class Hook:
                 self._wanted[layer.router_node] = watch.router
             self._wanted[layer.ids_node] = watch.ids
             self._wanted[layer.weights_node] = watch.weights
-        if self.capture.embeddings and plan.has_embedding:
-            self._wanted[EMBEDDING_NODE] = self._embedding
+        if self.capture.embeddings and plan.embedding_node is not None:
+            self._wanted[plan.embedding_node] = self._embedding
         self._act = self._dispatch
 
     def take(self) -> PassCapture:
@@ -143,15 +143,22 @@ class Hook:
 
 
 class _LayerWatch:
-    """The hook's answers for the nodes of one layer."""
+    """The hook's answers for the nodes of one layer.
+
+    A layer that runs a second set of experts by the same ids (GroveMoE) names its nodes twice;
+    the first of a name counts.
+    """
 
     def __init__(self, hook: Hook, layer: MoeLayer):
         self.hook = hook
         self.layer = layer
         self._ids = 0
         self._seen = LayerCapture(layer)
+        self._done_in: PassCapture | None = None
 
     def router(self, node: int, ask: bool) -> bool:
+        if self._done_in is self.hook.current:
+            return False
         if not ask:
             product = Tensor.from_address(node)
             if self.hook.capture.logits:
@@ -165,10 +172,13 @@ class _LayerWatch:
         return True
 
     def ids(self, node: int, _ask: bool) -> bool:
-        self._ids = node  # computed by the time the weights are
+        if self._done_in is not self.hook.current:
+            self._ids = node  # computed by the time the weights are
         return False
 
     def weights(self, node: int, ask: bool) -> bool:
+        if self._done_in is self.hook.current:
+            return False
         if not ask:
             seen, self._seen = self._seen, LayerCapture(self.layer)
             width = self.layer.top_k
@@ -177,5 +187,6 @@ class _LayerWatch:
             seen.experts = experts.astype(np.uint16)
             if self.hook.on_selection is not None:
                 seen.residency = self.hook.on_selection(self.layer, experts)
-            self.hook.current.layers.append(seen)
+            self._done_in = self.hook.current
+            self._done_in.layers.append(seen)
         return True

@@ -4,13 +4,13 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
+import tracekit
+from engine import binding
 from engine.model import Model
 from engine.model_file import ModelFile
 from engine.prompts import Prompt
@@ -23,7 +23,6 @@ from tracekit.trace.atomic import check_target
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE, PREFILL
 
-FLUSH_SECONDS = 0.5
 CTX_STEP = 256
 
 LENGTH, END_OF_TEXT, CONTEXT_FULL, INTERRUPTED = (
@@ -120,7 +119,7 @@ def record(
     force: bool = False,
     command: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
-    on_piece: Callable[[bytes], None] | None = None,
+    on_piece: Callable[[int, bytes], None] | None = None,
     on_start: Callable[[Session], None] | None = None,
 ) -> Recording:
     """Record a run of a model to a trace.
@@ -141,7 +140,8 @@ def record(
     command : sequence of str
         The command line, for the trace's own record.
     on_progress, on_piece, on_start : callable, optional
-        Called after every pass; with the bytes of every decoded token; with the loaded session.
+        Called after every pass; with (turn, bytes) of every decoded token; with the loaded
+        session.
 
     Raises
     ------
@@ -180,7 +180,6 @@ def record(
             n_embd=facts.model.n_embd if options.capture.gate_inputs else None,
             gate_dtype=gate_dtype,
             force=force,
-            threaded=True,
         ) as writer:
             run = _Run(session, writer, generation, token_lists, on_progress, on_piece)
             ended = run.record()
@@ -198,7 +197,7 @@ class _Run:
         generation: Generation,
         turns: list[list[int]],
         on_progress: Callable[[Progress], None] | None,
-        on_piece: Callable[[bytes], None] | None,
+        on_piece: Callable[[int, bytes], None] | None,
     ):
         self.session = session
         self.writer = writer
@@ -208,7 +207,6 @@ class _Run:
         self.on_piece = on_piece
         self.progress = Progress(turns=len(turns), n_decode=generation.n_decode)
         self._passes = 0
-        self._flushed = time.monotonic()
 
     def record(self) -> str:
         """Run all turns, close the trace, return why the last turn ended."""
@@ -246,7 +244,7 @@ class _Run:
                 return CONTEXT_FULL
             self._evaluate([token], turn, DECODE, want_logits=True)
             if self.on_piece is not None:
-                self.on_piece(session.model.piece(token))
+                self.on_piece(turn, session.model.piece(token))
             if interrupted.is_set():
                 return INTERRUPTED
         return LENGTH
@@ -257,10 +255,6 @@ class _Run:
         pieces = [self.session.model.piece(token) for token in tokens]
         self.writer.write_pass(routing_rows(done, place), step_rows(done, place, pieces))
         self._passes += 1
-        now = time.monotonic()
-        if now - self._flushed >= FLUSH_SECONDS:
-            self.writer.flush()
-            self._flushed = now
         self._report(done, phase)
 
     def _report(self, done: Pass, phase: int) -> None:
@@ -322,7 +316,6 @@ def _facts(
 ) -> TraceFacts:
     file, first, store = session.file, session.plan.layers[0], session.store
     streaming = session.options.streaming
-    binding_version = metadata.version("llama-cpp-python")
     return TraceFacts(
         model=ModelFacts(
             name=file.name,
@@ -341,7 +334,7 @@ def _facts(
         source="recorded",
         engine=EngineFacts(
             name="tracekit",
-            version=f"{metadata.version('tracekit')} (llama-cpp-python {binding_version})",
+            version=f"{tracekit.__version__} (llama-cpp-python {binding.version()})",
             cache_policy="lru" if store else None,
             cache_bytes=store.budget if store else None,
             io_threads=streaming.lanes if store else None,

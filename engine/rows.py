@@ -18,8 +18,10 @@ class Place:
     phase: int
 
 
-def routing_rows(done: Pass, place: Place) -> dict[str, np.ndarray | None]:
+def routing_rows(done: Pass, place: Place) -> dict[str, np.ndarray]:
     """Return the rows of ``routing.parquet`` of one pass, in (layer, step) order.
+
+    What the hook did not copy is left out.
 
     A layer that ran fewer tokens than the pass has ran its last ones: before the last layer
     llama.cpp keeps only the tokens of which an output is wanted.
@@ -29,48 +31,44 @@ def routing_rows(done: Pass, place: Place) -> dict[str, np.ndarray | None]:
     n_rows, stop = sum(counts), done.first_step + len(done.tokens)
     steps = [np.arange(stop - count, stop, dtype=np.int32) for count in counts]
 
-    def joined(name: str) -> np.ndarray | None:
-        parts = [getattr(seen, name) for seen in layers]
-        return None if any(part is None for part in parts) else np.concatenate(parts)
-
-    return {
+    rows = {
         "turn": np.full(n_rows, place.turn, np.int32),
         "pass": np.full(n_rows, place.number, np.int32),
         "phase": np.full(n_rows, place.phase, np.uint8),
         "step": np.concatenate(steps),
         "layer": np.repeat(np.array([seen.layer.layer for seen in layers], np.int16), counts),
-        "experts": joined("experts"),
-        "weights": joined("weights"),
-        "residency": joined("residency"),
-        "dropped": None,
-        "logits": joined("logits"),
-        "gate_input": joined("gate_input"),
     }
+    for name in ("experts", "weights", "residency", "logits", "gate_input"):
+        parts = [getattr(seen, name) for seen in layers]
+        if all(part is not None for part in parts):
+            rows[name] = np.concatenate(parts)
+    return rows
 
 
 def step_rows(done: Pass, place: Place, pieces: Sequence[bytes]) -> dict[str, Any]:
     """Return the rows of ``steps.parquet`` of one pass; its totals stand on the last."""
     count = len(done.tokens)
-    store = done.store
-
-    def on_last(value: float | None) -> list[float | None]:
-        return [None] * (count - 1) + [value]
-
-    return {
+    rows: dict[str, Any] = {
         "turn": np.full(count, place.turn, np.int32),
         "pass": np.full(count, place.number, np.int32),
         "step": np.arange(done.first_step, done.first_step + count, dtype=np.int32),
         "phase": np.full(count, place.phase, np.uint8),
         "token": np.array(done.tokens, np.int32),
         "piece": list(pieces),
-        "wall_ms": on_last(done.wall_ms),
-        "io_ms": on_last(store.io_ms if store else None),
-        "stall_ms": on_last(store.stall_ms if store else None),
-        "read_bytes": on_last(store.read_bytes if store else None),
-        "lookups": on_last(store.lookups if store else None),
-        "hits": on_last(store.hits if store else None),
-        "embedding": done.seen.embedding,
+        "wall_ms": _on_last(count, done.wall_ms, np.nan),
     }
+    if done.seen.embedding is not None:
+        rows["embedding"] = done.seen.embedding
+    if done.store is not None:
+        for name in ("io_ms", "stall_ms"):
+            rows[name] = _on_last(count, getattr(done.store, name), np.nan)
+        for name in ("read_bytes", "lookups", "hits"):
+            rows[name] = _on_last(count, getattr(done.store, name), -1)
+    return rows
+
+
+def _on_last(count: int, value: float, null: float) -> np.ndarray:
+    return np.array([null] * (count - 1) + [value])
 
 
 def layer_rows(session: Session) -> list[dict[str, Any]]:

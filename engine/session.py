@@ -191,9 +191,17 @@ class Session:
         return self.model.file
 
     @property
+    def expert_bytes(self) -> dict[int, int]:
+        """Bytes of one expert by MoE layer."""
+        return {
+            layer: sum(tensor.n_bytes // self.file.n_expert for tensor in tensors)
+            for layer, tensors in self._experts.items()
+        }
+
+    @property
     def token_cycle(self) -> int:
         """Bytes of experts that one token touches over all layers."""
-        return sum(layer.top_k * self.file.expert_bytes[layer.layer] for layer in self.plan.layers)
+        return sum(layer.top_k * self.expert_bytes[layer.layer] for layer in self.plan.layers)
 
     def clear(self) -> None:
         """Forget the tokens evaluated so far; the expert cache stays."""

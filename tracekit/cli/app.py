@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tracekit.cli import import_, info, policies
+from tracekit.cli import import_, info, policies, record
 from tracekit.cli.console import say_error
 from tracekit.trace.errors import TracekitError
 
@@ -96,6 +96,7 @@ def _root(
 app.command("import")(import_.import_)
 app.command("info")(info.info)
 app.command("policies")(policies.policies)
+app.command("record")(record.record)
 
 
 def main() -> None:

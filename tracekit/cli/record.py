@@ -157,7 +157,7 @@ def record(
         force=force,
         command=["tracekit", *sys.argv[1:]],
         on_progress=line.show,
-        on_piece=_print_piece if text else None,
+        on_piece=_TextPrinter().print if text else None,
         on_start=lambda session: _say_start(console, session),
     )
     line.clear()
@@ -229,9 +229,17 @@ def _say_start(console: Console, session: "Session") -> None:
         )
 
 
-def _print_piece(piece: bytes) -> None:
-    sys.stdout.buffer.write(piece)
-    sys.stdout.buffer.flush()
+class _TextPrinter:
+    """Prints tokens as they come, each turn from a new line."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def print(self, turn: int, piece: bytes) -> None:
+        start = b"\n" * (turn - self._turn)
+        self._turn = turn
+        sys.stdout.buffer.write(start + piece)
+        sys.stdout.buffer.flush()
 
 
 class _ProgressLine:
