@@ -3,6 +3,7 @@
 from tracekit.trace.errors import TraceError, TracekitError, UsageError
 from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
 from tracekit.trace.reader import Trace
+from tracekit.trace.synthetic import synthesize
 from tracekit.trace.writer import TraceWriter, write_trace
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "TraceWriter",
     "TracekitError",
     "UsageError",
+    "synthesize",
     "write_trace",
 ]
