@@ -17,6 +17,8 @@ from tracekit.plots.style import (
     whole_numbers,
 )
 
+_DODGE = 0.06  # in layers
+
 
 def plot_predictability(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw each predictor's slot accuracy, layer by layer.
@@ -41,8 +43,21 @@ def plot_predictability(data: pd.DataFrame, *, ax: Axes | None = None, **style: 
     for name, look in series_styles(list(data["predictor"].unique())).items():
         rows = data[data["predictor"] == name].set_index("layer").reindex(layers)
         _line(ax, layers, rows, "slot_accuracy", name, look, style)
+        ax.fill_between(
+            layers,
+            rows["ci95_low"],
+            rows["ci95_high"],
+            color=look["color"],
+            alpha=0.15,
+            linewidth=0,
+        )
     ax.set_xlim(layers[0] - 0.5, layers[-1] + 0.5)
-    return _finish(ax, "How predictable each layer's routing is", "layer", "slots named, of k")
+    return _finish(
+        ax,
+        "How predictable each layer's routing is (bands: 95 % intervals)",
+        "layer",
+        "slots named, of k",
+    )
 
 
 def plot_horizon(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
@@ -55,16 +70,40 @@ def plot_horizon(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     ax : Axes, optional
         Where to draw; a new figure by default.
     **style
-        Passed to ``Axes.plot`` for every predictor.
+        Passed to ``Axes.errorbar`` for every predictor with a horizon.
+
+    Returns
+    -------
+    Axes
+        Lines with bars of the 95 % confidence interval, side by side; a level line for a predictor
+        that knows as much at any distance.
     """
     ax = axes_or_new(ax)
-    for name, look in series_styles(list(data["predictor"].unique())).items():
+    looks = series_styles(list(data["predictor"].unique()))
+    for place, (name, look) in enumerate(looks.items()):
         rows = data[data["predictor"] == name].sort_values("horizon")
-        _line(ax, rows["horizon"], rows, "slot_accuracy", name, look, style)
-    _finish(ax, "Accuracy by horizon", "horizon (layers ahead)", "slots named, of k")
-    ax.set_ylim(auto=True)  # the variants of one predictor lie close together
-    ax.autoscale(axis="y")
-    return ax
+        if rows["horizon"].isna().all():
+            constant = {key: look[key] for key in ("color", "linestyle", "linewidth")}
+            ax.axhline(rows["slot_accuracy"].iloc[0], label=f"{name} (at any)", **constant)
+            continue
+        accuracy = rows["slot_accuracy"]
+        ax.errorbar(
+            # Variants of one predictor lie close together: side by side they can be told apart.
+            rows["horizon"] + _DODGE * (place - (len(looks) - 1) / 2),
+            accuracy,
+            yerr=[
+                (accuracy - rows["ci95_low"]).clip(lower=0),
+                (rows["ci95_high"] - accuracy).clip(lower=0),
+            ],
+            label=name,
+            **{"capsize": 2, "elinewidth": 1, **look, **style},
+        )
+    return _finish(
+        ax,
+        "Accuracy by horizon (bars: 95 % intervals)",
+        "horizon (layers ahead)",
+        "slots named, of k",
+    )
 
 
 def plot_recall(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
@@ -104,18 +143,14 @@ def _line(
     look: dict[str, Any],
     style: dict[str, Any],
 ) -> None:
-    drawn = {**thin_markers(look, len(rows)), **style}
-    ax.plot(x, rows[column], label=name, **drawn)
-    if rows["ci95_low"].notna().any():
-        ax.fill_between(
-            x, rows["ci95_low"], rows["ci95_high"], color=drawn["color"], alpha=0.15, linewidth=0
-        )
+    # Not a number, as pandas has it for what was not scored, leaves a gap in the line.
+    ax.plot(x, rows[column], label=name, **{**thin_markers(look, len(rows)), **style})
 
 
 def _finish(ax: Axes, title: str, xlabel: str, ylabel: str) -> Axes:
     ax.set_ylim(0, 1.02)
     percent_axis(ax)
     whole_numbers(ax)
-    finish(ax, title=f"{title} (bands: 95 % intervals)", xlabel=xlabel, ylabel=ylabel)
+    finish(ax, title=title, xlabel=xlabel, ylabel=ylabel)
     legend_below(ax)
     return ax
