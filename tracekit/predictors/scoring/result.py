@@ -25,7 +25,7 @@ class PredictResult:
     config : dict
         What was asked for: predictors, horizons, named, train, seed.
     notes : list of str
-        Plain sentences: predictors left out and why, warnings of the trace, fits that fell back.
+        Plain sentences: predictors left out and why; what each fit cost and where it fell back.
     top_k, n_tokens : int
         Experts of a routing; decoded tokens of the trace.
     layer_ids : int16 [L]
@@ -54,7 +54,7 @@ class PredictResult:
         self._entries = {(e.predictor.name, e.horizon): e for e in entries}
         self._bootstrap = bootstrap
         self.trace = trace
-        self.notes = [*trace.warnings, *left_out, *report.fit_sentences(entries)]
+        self.notes = [*left_out, *report.fit_sentences(entries)]
         if self.top_k == self.n_expert:
             self.notes.append(
                 f"Every routing selects all {self.n_expert} experts, so any guess is right."
@@ -165,7 +165,7 @@ class PredictResult:
             "schema": "tracekit.predict/1",
             "config": self.config,
             "provenance": self.provenance,
-            "notes": self.notes,
+            "notes": [*self.trace.warnings, *self.notes],
             "results": [
                 {key: value for key, value in record.items() if key not in hidden}
                 for record in self.records

@@ -1,0 +1,129 @@
+"""``tracekit predict``: how much of the routing is known before it runs."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli.console import Console
+from tracekit.cli.options import (
+    ForceOption,
+    FormatOption,
+    JobsOption,
+    OutputOption,
+    QuietOption,
+    SeedOption,
+    TraceArgument,
+    VerboseOption,
+    split,
+)
+from tracekit.cli.output import Output, flat_records
+from tracekit.datasets import resolve
+from tracekit.trace.errors import UsageError
+
+
+def whole_numbers(option: str, values: Sequence[str]) -> list[int]:
+    """Read the whole numbers of a repeated or comma-separated option."""
+    numbers = []
+    for text in split(option, values):
+        if not (text.isascii() and text.isdecimal() and int(text) > 0):
+            raise UsageError(f"{option} takes whole numbers from 1 up, not {text!r}.")
+        numbers.append(int(text))
+    return numbers
+
+
+def predict(
+    trace: TraceArgument,
+    predictor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--predictor",
+            metavar="NAME",
+            help="Predictors to score, or module:Class of your own; all that the trace allows if "
+            "not given. Repeat or take commas.",
+        ),
+    ] = None,
+    horizon: Annotated[
+        list[str] | None,
+        typer.Option("--horizon", metavar="N", help="MoE layers ahead. Default: 1."),
+    ] = None,
+    named: Annotated[
+        list[str] | None,
+        typer.Option("--named", metavar="M", help="Recall when M experts are named, besides k."),
+    ] = None,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="A row for each layer in CSV and Parquet too.")
+    ] = False,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            "--train",
+            metavar="TRACE",
+            parser=resolve,
+            help="Learn on this trace; without it, on the turns that are not being scored.",
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    jobs: JobsOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Score how much of each layer's routing is known before it runs."""
+    console = Console(quiet, verbose)
+    destination = Output(output, format, force)
+    predictors = split("--predictor", predictor) if predictor else None
+    horizons = whole_numbers("--horizon", horizon) if horizon else [1]
+    more_named = whole_numbers("--named", named) if named else None
+    one_blas_thread()
+    from tracekit.formats import open_any
+    from tracekit.predictors import predict as run
+
+    opened = open_any(trace)
+    for warning in opened.warnings:
+        console.warn(warning)
+    with console.progress("predict") as progress:
+        result = run(
+            opened,
+            predictors,
+            horizons,
+            more_named,
+            train=open_any(train) if train else None,
+            seed=seed,
+            jobs=jobs,
+            progress=progress,
+        )
+    for note in result.notes:
+        console.note(note)
+    console.detail(f"seed {seed}")
+    destination.write(
+        table=result.to_text,
+        document=result.to_json,
+        records=lambda: records(result.records, per_layer),
+    )
+
+
+def records(results: Sequence[dict], per_layer: bool) -> list[dict]:
+    """Return the flat records of CSV and Parquet, with a row for each layer if asked."""
+    if not per_layer:
+        results = [{k: v for k, v in r.items() if k != "layers"} for r in results]
+    rows = flat_records(results, ("predictor", "horizon"))
+    return [{"ci95_low": None, "ci95_high": None} | _without_null_pair(row) for row in rows]
+
+
+def _without_null_pair(row: dict) -> dict:
+    return {key: value for key, value in row.items() if key != "ci95"}
+
+
+def one_blas_thread() -> None:
+    """Let the matrix products run on one thread each: the layers are spread over threads.
+
+    Threads of the BLAS wait by spinning, which costs a hundredfold where another process wants the
+    cores. It reads the variables when numpy is first imported.
+    """
+    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
