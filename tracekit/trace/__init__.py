@@ -11,6 +11,7 @@ from tracekit.trace.errors import TraceError, TracekitError, UsageError
 
 if TYPE_CHECKING:
     from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
+    from tracekit.trace.provenance import describe
     from tracekit.trace.reader import Trace
     from tracekit.trace.synthetic import synthesize
     from tracekit.trace.writer import TraceWriter, write_trace
@@ -21,6 +22,7 @@ _MODULES = {
     "Trace": "reader",
     "TraceFacts": "facts",
     "TraceWriter": "writer",
+    "describe": "provenance",
     "synthesize": "synthetic",
     "write_trace": "writer",
 }
@@ -34,6 +36,7 @@ __all__ = [
     "TraceWriter",
     "TracekitError",
     "UsageError",
+    "describe",
     "synthesize",
     "write_trace",
 ]

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from tracekit.trace import checks, storage, typecheck
 from tracekit.trace.columns import NULLS, to_numpy, valid_mask
-from tracekit.trace.digest import digest
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.provenance import digest
 from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 from tracekit.trace.steps import steps_of
@@ -414,7 +414,8 @@ class Trace:
         structure = self.routing(KEPT)
         for column in schema.names:
             if column not in KEPT and self._column_bytes(column) <= checked_bytes:
-                self._block([column], 0, self.n_rows)
+                if self.has(column):
+                    self._block([column], 0, self.n_rows)
                 self._unchecked.remove(column)
         self._unchecked.difference_update(KEPT)
         checks.check_routing(self._where(ROUTING_FILE), structure, self.facts)

@@ -21,7 +21,9 @@ from tracekit.trace.writer import layers_table
 
 VOCABULARY = 1024
 NORM_EPS = 1e-6
-CHUNK = 256  # tokens drawn at a time
+# Tokens drawn at a time: so few that a product stays on one thread, where it is as fast and always
+# sums in the same order.
+CHUNK = 32
 
 # Shares of the variance of a hidden vector, and correlations, chosen so that routings repeat about
 # as much as phones recorded of a large model (top-6 of 128: 38 % of the previous token's experts,
