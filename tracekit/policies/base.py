@@ -92,7 +92,7 @@ class Batches:
         """How many (layer, expert) pairs the model has."""
         return len(self.expert_bytes) * self.n_expert
 
-    @property
+    @cached_property
     def lookups(self) -> np.ndarray:
         """Lookups of each batch, int64 [B]: one per distinct expert."""
         return np.diff(self.batch_start)

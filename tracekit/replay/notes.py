@@ -1,0 +1,40 @@
+"""What the figures of a replay say, in plain sentences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracekit.policies.base import Batches
+from tracekit.replay.budgets import MIB
+
+
+def notes(batches: Batches, records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the sentences that a reader of `records` needs."""
+    cycle = f"{batches.token_cycle_bytes / MIB:.1f} MiB"
+    under = [r for r in records if r["under_token_cycle"]]
+    sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle}"
+    if not under:
+        sentences = [f"{sentence}; no budget is under it."]
+    else:
+        sentences = [f"{sentence}; under it: {_sizes(under)}."]
+    never = [
+        r for r in under if r["policy"] == "lru" and r["lookups_decode"] and not r["hits_decode"]
+    ]
+    if never:
+        sentences.append(
+            f"At {_sizes(never)} global LRU never hits while decoding (0.0 %): a token's own "
+            "layers push out each expert before the next token can ask for it."
+        )
+    for policy in dict.fromkeys(r["policy"] for r in records):
+        over = [r for r in records if r["policy"] == policy and r["over_budget_decode"]]
+        if over:
+            sentences.append(
+                f"{policy} held more than its budget while decoding at {_sizes(over)}; "
+                "its hit rates there do not compare with those of policies that kept to theirs."
+            )
+    return sentences
+
+
+def _sizes(records: Sequence[dict[str, Any]]) -> str:
+    sizes = list(dict.fromkeys(f"{r['cache_bytes'] / MIB:.10g}" for r in records))
+    listed = sizes[0] if len(sizes) == 1 else f"{', '.join(sizes[:-1])} and {sizes[-1]}"
+    return f"{listed} MiB"

@@ -1,0 +1,191 @@
+"""`replay`: policies × budgets over one trace."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
+from tracekit.replay.batches import build_batches
+from tracekit.replay.budgets import Sizes, budgets_in_bytes
+from tracekit.replay.notes import notes
+from tracekit.replay.records import Outcome, outcome
+from tracekit.replay.result import ReplayResult
+from tracekit.replay.threads import on_threads
+from tracekit.replay.validate import recorded_residency
+from tracekit.trace import Trace, UsageError
+
+DEFAULT_POLICIES = ("lru", "belady", "bound")
+# Cells in flight hold 12 bytes a batch each; budgets in one task share a pass where a policy can.
+_CELLS_IN_FLIGHT = 8
+_MOST_BUDGETS_A_TASK = 4
+
+
+def replay(
+    trace: Trace,
+    policies: str | Policy | Iterable[str | Policy] = DEFAULT_POLICIES,
+    *,
+    cache_mib: Sizes = None,
+    cache_fraction: Sizes = None,
+    cache_bytes: int | Sequence[int] | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    per_layer: bool = False,
+    validate: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> ReplayResult:
+    """Replay a trace under cache policies at several budgets.
+
+    The accounting is that of a real engine: each distinct expert of a layer load is looked up once,
+    a miss is read whole, and after the load entries that it did not touch are evicted until the
+    rest fits the budget. The cache persists across turns.
+
+    Parameters
+    ----------
+    trace : Trace
+        From ``tracekit.open_trace``.
+    policies : str, Policy, or several of them
+        Names (``tracekit policies`` lists them), ``module:Class`` for one of your own, or
+        instances.
+    cache_mib, cache_fraction, cache_bytes : number or sequence of numbers, optional
+        Budgets in MiB, as fractions of the expert bank, in bytes; 0 is legal. By default the budget
+        the engine ran with, or 10, 25 and 50 % of the bank if the trace does not carry it.
+    params : mapping, optional
+        ``{"random.seed": 3}`` or, for a result at each, ``{"random.seed": [1, 2, 3]}``.
+    seed : int
+        Seed of every policy that draws random numbers and is given no other.
+    jobs : int, optional
+        Threads; as many as there are processor cores by default.
+    per_layer : bool
+        Figures of each layer too.
+    validate : bool
+        Compare every decode lookup with the residency that the engine recorded.
+    progress : callable, optional
+        Called with (done, total) as cells get done.
+
+    Returns
+    -------
+    ReplayResult
+        One row per policy, parameters and budget, in the order given.
+
+    Raises
+    ------
+    UsageError
+        An unknown policy or parameter, a size that is none, or nothing to validate against.
+    TraceError
+        The size of a layer's experts is not known.
+    """
+    chosen = _policies(policies, params or {}, seed)
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs takes a number of threads, 1 or more, not {jobs!r}.")
+    jobs = jobs or len(os.sched_getaffinity(0))
+    batches = build_batches(trace, weights=any(policy.lossy for policy in chosen))
+    budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
+    recorded = recorded_residency(trace, batches) if validate else None
+    # The distance to the bound is part of every result, so the bound is always replayed.
+    asked = len(chosen)
+    at_bound = next((i for i, policy in enumerate(chosen) if isinstance(policy, Bound)), asked)
+    if at_bound == asked:
+        chosen.append(Bound())
+    inputs = [inputs_of(policy, trace, batches) for policy in chosen]
+
+    def simulate(task: tuple[int, np.ndarray]) -> list[Outcome]:
+        policy, of_policy = chosen[task[0]], inputs[task[0]]
+        cells = policy.simulate(of_policy, budgets[task[1]], per_lookup=validate)
+        outcomes = [outcome(policy, of_policy, cell, per_layer) for cell in cells]
+        if recorded is not None and not isinstance(policy, Bound):
+            for cell, figures in zip(cells, outcomes, strict=True):
+                figures.record["validation"] = recorded.compare(policy, cell)
+        return outcomes
+
+    size = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
+    parts = np.split(np.arange(len(budgets)), np.arange(size, len(budgets), size))
+    tasks = list(itertools.product(range(len(chosen)), parts))
+    outcomes: list[list[Outcome | None]] = [[None] * len(budgets) for _ in chosen]
+    done, total = 0, len(chosen) * len(budgets)
+    for index, part in on_threads(simulate, tasks, jobs):
+        which, cells = tasks[index]
+        for cell, figures in zip(cells, part, strict=True):
+            outcomes[which][cell] = figures
+        done += len(cells)
+        if progress is not None:
+            progress(done, total)
+    limits = outcomes[at_bound]
+    records = []
+    for part in outcomes[:asked]:
+        for figures, limit in zip(part, limits, strict=True):
+            record = figures.record
+            if figures.bounded and record["lookups"]:
+                record["gap_to_bound"] = (
+                    limit.record["hit_rate_cumulative"] - record["hit_rate_cumulative"]
+                )
+            records.append(record | ({"layers": figures.layers} if per_layer else {}))
+    config = {
+        "policies": list(dict.fromkeys(policy.name for policy in chosen[:asked])),
+        "cache_bytes": budgets.tolist(),
+        "seed": seed,
+        "per_layer": per_layer,
+        "validate": validate,
+    }
+    return ReplayResult(
+        records=records,
+        config=config,
+        notes=[*trace.warnings, *notes(batches, records)],
+        trace=trace,
+    )
+
+
+def inputs_of(policy: Policy, trace: Trace, batches: Batches) -> Batches:
+    """Return `batches` with what `policy` asks for: the guesses of its predictor."""
+    if not policy.needs_predictor:
+        return batches
+    from tracekit.predictors import guesses
+
+    return replace(batches, guesses=guesses(trace, batches, policy.params))
+
+
+def _policies(
+    policies: str | Policy | Iterable[str | Policy], params: Mapping[str, Any], seed: int
+) -> list[Policy]:
+    """Return an instance of each policy for each combination of its parameters."""
+    if isinstance(policies, str):
+        policies = [name.strip() for name in policies.split(",")]
+    elif isinstance(policies, Policy):
+        policies = [policies]
+    grids: dict[str, dict[str, list[Any]]] = {}
+    for name, values in params.items():
+        owner, _, field = name.rpartition(".")
+        if not owner:
+            raise UsageError(f"params takes POLICY.FIELD, as in 'random.seed', not {name!r}.")
+        grids.setdefault(owner, {})[field] = _listed(values)
+    chosen: list[Policy] = []
+    used = set()
+    for spec in policies:
+        if isinstance(spec, Policy):
+            chosen.append(spec)
+            continue
+        cls = POLICIES.find(spec)
+        grid = {"seed": [seed]} if cls.stochastic else {}
+        for owner in {spec, cls.name} & set(grids):
+            grid |= grids[owner]
+            used.add(owner)
+        chosen += [
+            load_policy(spec, dict(zip(grid, values, strict=True)))
+            for values in itertools.product(*grid.values())
+        ]
+    if not chosen:
+        raise UsageError("There is no policy to replay; name at least one.")
+    for owner in grids:
+        if owner not in used:
+            raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
+    return chosen
+
+
+def _listed(values: Any) -> list[Any]:
+    if isinstance(values, str):
+        return [value.strip() for value in values.split(",")]
+    return list(values) if isinstance(values, Sequence) else [values]
