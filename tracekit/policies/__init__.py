@@ -18,13 +18,17 @@ from tracekit.policies.base import (
 )
 from tracekit.policies.belady import Belady
 from tracekit.policies.bound import Bound
+from tracekit.policies.drop_cold import DropCold
+from tracekit.policies.fewer_experts import FewerExperts
 from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
 from tracekit.policies.load import load_policy
 from tracekit.policies.lru import LRU
 from tracekit.policies.plain import PlainPolicy
+from tracekit.policies.prefetch import Prefetch
 from tracekit.policies.random import Random
+from tracekit.policies.retention import Retention
 
 __all__ = [
     "LFU",
@@ -34,6 +38,8 @@ __all__ = [
     "Belady",
     "Bound",
     "Cell",
+    "DropCold",
+    "FewerExperts",
     "Guesses",
     "LayerLFU",
     "LayerLRU",
@@ -41,7 +47,9 @@ __all__ = [
     "NoParams",
     "PlainPolicy",
     "Policy",
+    "Prefetch",
     "Random",
+    "Retention",
     "load_policy",
     "register",
 ]

@@ -1,5 +1,6 @@
 """Predictors of expert routing: one file a predictor, found through a registry, one scorer."""
 
+from tracekit.predictors.acting import guesses
 from tracekit.predictors.base import (
     PREDICTORS,
     LearnedPredictor,
@@ -38,6 +39,7 @@ __all__ = [
     "StaticHot",
     "StaticHotInSample",
     "TokenTable",
+    "guesses",
     "predict",
     "register",
 ]

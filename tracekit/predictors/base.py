@@ -77,9 +77,8 @@ class Predictor:
     gives_logits : bool
         `scores` are router logits, to be ranked by the model's own selection rule. Otherwise they
         are ranked as they stand.
-    knows_next_token : bool
-        After the last layer of a token it can already name experts of the next token's first
-        layer, once that token is sampled.
+    in_time : bool
+        Its guess is there before the layer runs. False of a control, which no policy can act on.
     """
 
     name: ClassVar[str]
@@ -88,7 +87,7 @@ class Predictor:
     needs: ClassVar[tuple[str, ...]] = ()
     has_horizon: ClassVar[bool] = False
     gives_logits: ClassVar[bool] = False
-    knows_next_token: ClassVar[bool] = False
+    in_time: ClassVar[bool] = True
 
     def __init__(self, routers: Routers, horizon: int = 1, seed: int = 0, params: Any = None):
         self.routers = routers

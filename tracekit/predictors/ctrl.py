@@ -18,6 +18,7 @@ class Control(Predictor):
     summary = "the layer's router on its own gate input; must be 100 %"
     needs = ("gate_input", "router_matrix")
     gives_logits = True
+    in_time = False
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`."""

@@ -17,7 +17,6 @@ class EmbeddingGate(Predictor):
     summary = "the layer's router on the token's embedding: known before any layer runs"
     needs = ("embedding", "router_matrix", "norm_weight")
     gives_logits = True
-    knows_next_token = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`."""

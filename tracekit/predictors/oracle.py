@@ -16,7 +16,6 @@ class Oracle(Predictor):
 
     name = "oracle"
     summary = "what the model will select, read from the future: for policies that act on it"
-    knows_next_token = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`: the slot order."""
@@ -31,4 +30,5 @@ class Oracle(Predictor):
         if block.weights is None:
             return None
         weights = block.weights[:, layer]  # the names are in slot order, as the weights are
-        return weights / weights.sum(axis=1, keepdims=True)
+        total = weights.sum(axis=1, keepdims=True)
+        return np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)

@@ -15,7 +15,6 @@ class PrevToken(Predictor):
 
     name = "prev-token"
     summary = "what the layer selected for the token before"
-    knows_next_token = True
 
     def ranks(self, block: Block) -> np.ndarray:
         """See `Predictor.ranks`."""
@@ -38,4 +37,5 @@ class PrevToken(Predictor):
         before = block.previous("experts", layer).astype(np.intp)
         np.put_along_axis(dense, before, block.previous("weights", layer), axis=1)
         weights = np.take_along_axis(dense, named, axis=1)
-        return weights / weights.sum(axis=1, keepdims=True)
+        total = weights.sum(axis=1, keepdims=True)
+        return np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)

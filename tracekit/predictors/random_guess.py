@@ -16,7 +16,6 @@ class RandomGuess(Predictor):
 
     name = "random-guess"
     summary = "experts at random (seeded): the floor, k / n_expert"
-    knows_next_token = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`."""

@@ -12,7 +12,6 @@ class StaticHot(LearnedPredictor):
 
     name = "static-hot"
     summary = "the experts that the layer selected most, learned on other turns"
-    knows_next_token = True
 
     def begin(self, n_folds: int, holding_out: bool) -> None:
         """See `LearnedPredictor.begin`."""

@@ -17,7 +17,6 @@ class TokenTable(LearnedPredictor):
     name = "token-table"
     summary = "the experts most selected for this token id, learned on other turns"
     needs = ("token",)
-    knows_next_token = True
 
     def fold_limit(self) -> int:
         """See `LearnedPredictor.fold_limit`: each fold keeps a table of its own."""

@@ -54,7 +54,13 @@ def _lacks(trace: Trace, cls: type[Predictor], column: str) -> str:
     )
 
 
-def _check_horizons(horizons: Sequence[int], n_layers: int) -> None:
+def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
+    """Refuse horizons that no layer has.
+
+    Raises
+    ------
+    UsageError
+    """
     for horizon in horizons:
         if horizon < 1:
             raise UsageError(f"A horizon is 1 layer or more, not {horizon}.")
@@ -160,7 +166,7 @@ def predict(
     horizons = [horizons] if isinstance(horizons, int) else list(dict.fromkeys(horizons))
     routers = Routers(trace)
     turns = DecodedTurns.of(trace)
-    _check_horizons(horizons, routers.n_layers)
+    check_horizons(horizons, routers.n_layers)
     classes, left_out = _chosen(trace, routers, names)
     named = _checked_named(named, routers.top_k, routers.n_expert)
     units = Units.of(turns.turn, turns.tokens)

@@ -11,7 +11,7 @@ NEAR_TIE = 1e-5
 # no row is sorted; the two counting loops are branchless and vectorise. Only a row with a miss
 # looks for its k-th and next score, by insertion into a short list.
 @njit(nogil=True, cache=True)
-def rank_selected(scores, selected, ranks, near_tie, tolerance):  # noqa: D103 (see rank)
+def _rank_selected(scores, selected, ranks, near_tie, tolerance):
     n_tokens, n_expert = scores.shape
     k = selected.shape[1]
     best = np.empty(k + 1, np.float32)
@@ -69,5 +69,48 @@ def rank(scores: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """
     ranks = np.empty(selected.shape, np.int32)
     near_tie = np.empty(len(selected), np.bool_)
-    rank_selected(scores, selected, ranks, near_tie, np.float32(NEAR_TIE))
+    _rank_selected(scores, selected, ranks, near_tie, np.float32(NEAR_TIE))
     return ranks, near_tie
+
+
+# The best k of a row by insertion into a short sorted list; a later expert of an equal score has a
+# higher id and does not displace an earlier one.
+@njit(nogil=True, cache=True)
+def _name_best(scores, named):
+    n_tokens, n_expert = scores.shape
+    k = named.shape[1]
+    best = np.empty(k, np.float32)
+    for t in range(n_tokens):
+        filled = 0
+        for e in range(n_expert):
+            score = scores[t, e]
+            if score == -np.inf or (filled == k and score <= best[k - 1]):
+                continue
+            at = filled if filled < k else k - 1
+            filled = min(filled + 1, k)
+            while at > 0 and best[at - 1] < score:
+                best[at] = best[at - 1]
+                named[t, at] = named[t, at - 1]
+                at -= 1
+            best[at] = score
+            named[t, at] = e
+        named[t, filled:] = -1
+
+
+def name_best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Name the k best experts of each row, best first, ties to the lower id.
+
+    Parameters
+    ----------
+    scores : float32 [T, n_expert]
+        −inf: cannot be named.
+    k : int
+
+    Returns
+    -------
+    int32 [T, k]
+        −1 where fewer than k can be named.
+    """
+    named = np.empty((len(scores), k), np.int32)
+    _name_best(np.ascontiguousarray(scores, np.float32), named)
+    return named

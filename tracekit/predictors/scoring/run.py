@@ -31,7 +31,7 @@ class Entry:
 
     predictor: Predictor
     horizon: int | None
-    tally: Tally
+    tally: Tally | None = None
     rows: int = 0
     seconds: float = 0.0
     fold_of_turn: dict[int, int] = field(default_factory=dict)
@@ -151,11 +151,9 @@ def learn(entries: Sequence[Entry], training: Training) -> None:
         entry.rows, entry.seconds = rows[entry], seconds[entry]
 
 
-def learned_for(entry: Entry, block: Block) -> None:
+def hold_out_turn(entry: Entry, block: Block) -> None:
     """Make a learned predictor ready for the turn of `block`, which it must not have seen."""
-    if not isinstance(entry.predictor, LearnedPredictor):
-        return
-    if entry.ready:
+    if not isinstance(entry.predictor, LearnedPredictor) or entry.ready:
         return
     fold = entry.fold_of_turn[block.turn]
     if fold != entry.held_out:
@@ -192,9 +190,13 @@ def score(
     total = int(np.count_nonzero(trace.routing(["phase"])["phase"] == DECODE))
     with ThreadPoolExecutor(jobs) as pool:
         for block in decode_blocks(trace, columns):
-            scored = [(e, part) for e in entries if (part := _scored_part(e, block, training))]
-            for entry, part in scored:
-                learned_for(entry, part)
+            scored = []
+            for entry in entries:
+                part = unseen_part(entry, block, training)
+                entry.tally.unscored += len(block) - (0 if part is None else len(part))
+                if part is not None:
+                    hold_out_turn(entry, part)
+                    scored.append((entry, part))
             layers = range(routers.n_layers)
             work = pool.map(lambda layer, s=scored: _score_layer(s, routers, units, layer), layers)
             list(work)  # raises what a thread raised
@@ -202,15 +204,11 @@ def score(
                 progress((block.start + len(block)) * routers.n_layers, total)
 
 
-def _scored_part(entry: Entry, block: Block, training: Training) -> Block | None:
-    """Count as unscored what a learned predictor trained on, and return the rest."""
+def unseen_part(entry: Entry, block: Block, training: Training) -> Block | None:
+    """Return what of `block` the entry's predictor has not trained on."""
     learns = isinstance(entry.predictor, LearnedPredictor) and not entry.predictor.in_sample
-    unseen = training.first_half - block.start_in_turn if learns else 0
-    if unseen <= 0:
-        return block
-    for layer in range(len(entry.tally.routings)):
-        entry.tally.skip(layer, min(unseen, len(block)))
-    return block.cut(unseen, len(block)) if unseen < len(block) else None
+    seen = max(training.first_half - block.start_in_turn, 0) if learns else 0
+    return block.cut(seen, len(block)) if seen < len(block) else None
 
 
 def _score_layer(

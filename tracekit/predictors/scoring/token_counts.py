@@ -31,7 +31,9 @@ class TokenCounts:
     @property
     def n_ids(self) -> int:
         """How many different token ids were learned."""
-        return len(np.unique(np.concatenate([np.flatnonzero(rows >= 0) for rows in self._row_of_id])))
+        return len(
+            np.unique(np.concatenate([np.flatnonzero(rows >= 0) for rows in self._row_of_id]))
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

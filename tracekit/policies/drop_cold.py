@@ -1,0 +1,135 @@
+"""LRU that does not read a missing expert of little weight: faster, and not the same output."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from tracekit.policies.base import Batches, Policy, register
+from tracekit.policies.lossy import lossy_cell, normalised_weights
+from tracekit.policies.lru import LRU
+from tracekit.trace.errors import TraceError
+from tracekit.trace.schema import DECODE
+
+
+@dataclass(frozen=True)
+class DropColdParams:
+    """Parameters of `DropCold`.
+
+    Attributes
+    ----------
+    frac : float
+        F: a missing expert is dropped if its weight is below F / k, where 1 / k is the mean.
+    static : bool
+        Drop on paper only: count what would be dropped of the misses of plain LRU, as if dropping
+        did not change what is cached. So published figures are often made.
+    """
+
+    frac: float = 1.0
+    static: bool = False
+
+    def __post_init__(self):
+        if not self.frac >= 0:
+            raise ValueError("frac must be 0 or more")
+
+
+@register
+class DropCold(Policy):
+    """LRU; of a decoded token's experts, a missing one weighted below F / k is not read.
+
+    Weights are normalised to sum 1 in each routing, and the heaviest expert is never dropped. A
+    dropped expert is neither looked up nor cached, so the cache evolves with what is dropped. See
+    `lossy_cell` for the counters.
+    """
+
+    name = "drop-cold"
+    summary = "LRU; a missing expert weighted below F / k is not read (changes the output)"
+    Params = DropColdParams
+    lossy = True
+
+    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
+        """See `Policy.simulate`."""
+        weight = normalised_weights(batches)
+        droppable = self._droppable(batches, weight)
+        cells = []
+        for lru in LRU().simulate(batches, budgets, per_lookup=True):
+            if self.params.static:
+                hit, resident = lru.hit, lru.resident_bytes
+                dropped = droppable & ~hit
+            else:
+                resident = np.empty(len(batches), np.int64)
+                hit = np.zeros(len(batches.keys), np.bool_)
+                dropped = np.zeros(len(batches.keys), np.bool_)
+                _drop_cold(
+                    batches.keys,
+                    batches.batch_start,
+                    batches.key_bytes,
+                    droppable,
+                    lru.budget_bytes,
+                    resident,
+                    hit,
+                    dropped,
+                )
+            cells.append(lossy_cell(batches, lru, hit, dropped, resident, weight, per_lookup))
+        return cells
+
+    def _droppable(self, batches: Batches, weight: np.ndarray) -> np.ndarray:
+        """Return which keys may be dropped, bool [N]."""
+        batch = np.repeat(np.arange(len(batches)), batches.lookups)
+        decode = batches.phase[batch] == DECODE
+        unknown = np.isnan(weight)
+        if unknown.any():
+            b = batch[unknown.argmax()]
+            raise TraceError(
+                "drop-cold needs the weight of every expert of a decoded token, and the trace does "
+                f"not have it in turn {batches.turn[b]}, step {batches.step[b]}, layer "
+                f"{batches.layer_ids[batches.layer[b]]}; leave drop-cold out, or record again."
+            )
+        droppable = decode & (weight < self.params.frac / batches.top_k)
+        heaviest = np.zeros(len(batches))
+        np.maximum.at(heaviest, batch, weight)
+        # Of equals, the first in slot order is the heaviest.
+        candidates = np.flatnonzero(weight == heaviest[batch])
+        _, first = np.unique(batch[candidates], return_index=True)
+        droppable[candidates[first]] = False
+        return droppable
+
+
+# The list of LRU (the sentinel after the last key, the coldest entry behind it), in which a missing
+# key that may be dropped is passed over as if the token had not asked for it.
+@njit(cache=True, nogil=True)
+def _drop_cold(keys, batch_start, key_bytes, droppable, budget, resident, hit, dropped):
+    end = key_bytes.size
+    after = np.arange(end + 1).astype(np.int32)
+    before = after.copy()
+    is_resident = np.zeros(end, np.bool_)
+    touched_in = np.full(end, -1, np.int64)
+    used = np.int64(0)
+    for b in range(batch_start.size - 1):
+        for p in range(batch_start[b], batch_start[b + 1]):
+            key = keys[p]
+            hit[p] = is_resident[key]
+            if is_resident[key]:
+                after[before[key]] = after[key]
+                before[after[key]] = before[key]
+            elif droppable[p]:
+                dropped[p] = True
+                continue
+            else:
+                is_resident[key] = True
+                used += key_bytes[key]
+            touched_in[key] = b
+            recent = before[end]
+            after[recent] = key
+            before[key] = recent
+            after[key] = end
+            before[end] = key
+        while used > budget:
+            key = after[end]
+            if key == end or touched_in[key] == b:
+                break
+            after[end] = after[key]
+            before[after[key]] = end
+            is_resident[key] = False
+            used -= key_bytes[key]
+        resident[b] = used
