@@ -87,7 +87,7 @@ def _whole(found: dict[str, str], key: str, where: str, largest: int | None = No
     largest = LARGEST.get(key, largest or 1 << 24)
     if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) > largest:
         raise TraceError(
-            f"{where}: {key}={text[:40]} is no whole number from 0 to {largest}; correct it."
+            f"{where}: {key}={text[:40]!r} is no whole number from 0 to {largest}; correct it."
         )
     return int(text)
 

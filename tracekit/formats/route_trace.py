@@ -125,7 +125,10 @@ class _Rows:
             raise self._broken(str(error)) from error
         if any(table[name].null_count for name in table.column_names if name != "weight"):
             raise self._broken("a number is missing")
-        return {name: to_numpy(table[name], np.nan) for name in table.column_names}
+        values = {name: to_numpy(table[name], np.nan) for name in table.column_names}
+        if any((values[name] < 0).any() for name in PLACE):
+            raise self._broken("a number is negative")
+        return values
 
     def line(self, row: int) -> int:
         """Return the line on which row `row` stands; lines may be empty in between."""
@@ -240,11 +243,11 @@ def _whole_routings(rows: _Rows, values: dict[str, np.ndarray], k: int) -> int:
         wrong[1:] |= moved
     if wrong.any():
         row = int(wrong.argmax())
-        turn, step, layer = (values[name][row] for name in ("turn", "step", "layer"))
+        here = ", ".join(f"{name} {values[name][row]}" for name in (*PLACE, "slot"))
         raise TraceError(
-            f"{rows.path}, line {rows.line(row)}: slot {values['slot'][row]} of turn {turn}, "
-            f"step {step}, layer {layer} stands where slot {row % k} of a routing of {k} experts "
-            "is due; rows are missing, or n_expert_used is wrong: record it again."
+            f"{rows.path}, line {rows.line(row)}: {here} stands where slot {row % k} of a routing "
+            f"of n_expert_used={k} experts is due; rows are missing, out of order, or "
+            "n_expert_used is wrong: correct it or record again."
         )
     return n_whole
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from tracekit.trace.atomic import whole_file
 from tracekit.trace.columns import to_numpy
-from tracekit.trace.rows import Rows
+from tracekit.trace.rows import Rows, width
 from tracekit.trace.schema import PREFILL
 
 # A row group holds a few hundred tokens, and less where gate inputs make them heavy: it is what a
@@ -64,23 +64,12 @@ def write_rows(path: Path, schema: pa.Schema, rows: Rows) -> None:
     TracekitError
     """
     columns = rows.read(["pass", "phase", "step"])
-    ends = group_ends(*(to_numpy(columns[c]) for c in columns.column_names), row_bytes(schema))
+    ends = group_ends(
+        *(to_numpy(columns[c]) for c in columns.column_names), sum(width(f.type) for f in schema)
+    )
     starts = [0, *ends[:-1]]
     groups = (rows.read(schema.names, a, b) for a, b in zip(starts, ends, strict=False))
     write_groups(path, schema, groups)
-
-
-def row_bytes(schema: pa.Schema) -> int:
-    """Return the bytes of a row of fixed width, counting others as 16."""
-    total = 0
-    for field in schema:
-        if pa.types.is_fixed_size_list(field.type):
-            total += field.type.list_size * field.type.value_type.bit_width // 8
-        elif pa.types.is_primitive(field.type):
-            total += max(1, field.type.bit_width // 8)
-        else:
-            total += 16
-    return total
 
 
 def group_ends(

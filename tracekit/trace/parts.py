@@ -47,6 +47,7 @@ class PartWriter:
     ):
         self.folder = folder
         self.n_parts = 0
+        self.filled: set[str] = set()  # columns that ever had a value
         self._facts = replace(facts, complete=False)
         self.schemas = {ROUTING_FILE: routing_schema, STEPS_FILE: steps_schema}
         self._passes: dict[str, list[Columns]] = {ROUTING_FILE: [], STEPS_FILE: []}
@@ -110,6 +111,7 @@ class PartWriter:
             values, valid = _gather(field, [c.get(field.name) for c in passes], counts)
             arrays.append(from_numpy(values, field.type, sum(counts), valid))
             if values is not None:
+                self.filled.add(field.name)
                 rows = valid if field.name in WHOLE_LISTS else None
                 checks.check_values(where, field.name, values, rows, self._facts)
         return pa.Table.from_arrays(arrays, schema=schema)

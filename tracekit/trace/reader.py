@@ -12,7 +12,7 @@ from tracekit.trace.columns import NULLS, to_numpy, valid_mask
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.provenance import digest
-from tracekit.trace.rows import Rows, TableRows
+from tracekit.trace.rows import Rows, TableRows, width
 from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 from tracekit.trace.steps import steps_of
 
@@ -413,7 +413,8 @@ class Trace:
         self._unchecked = set(schema.names)
         structure = self.routing(KEPT)
         for column in schema.names:
-            if column not in KEPT and self._column_bytes(column) <= checked_bytes:
+            n_bytes = self.n_rows * width(schema.field(column).type)
+            if column not in KEPT and n_bytes <= checked_bytes:
                 if self.has(column):
                     self._block([column], 0, self.n_rows)
                 self._unchecked.remove(column)
@@ -429,12 +430,6 @@ class Trace:
         table = self._steps.read(columns)
         steps = {c: self._checked(STEPS_FILE, table, c) for c in columns}
         checks.check_steps(self._where(STEPS_FILE), steps, self.routing(columns))
-
-    def _column_bytes(self, column: str) -> int:
-        arrow_type = self._routing.schema.field(column).type
-        if pa.types.is_fixed_size_list(arrow_type):
-            return self.n_rows * arrow_type.list_size * arrow_type.value_type.bit_width // 8
-        return self.n_rows * arrow_type.bit_width // 8
 
     def _file(self, file: str) -> str:
         return str(self.path / file) if self.path else f"{self.name} ({file})"

@@ -1,7 +1,10 @@
 """Where the rows of a trace come from: a table in memory, or Parquet files on disk."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,24 @@ from tracekit.trace.errors import TraceError
 
 # A block of a table in memory; of files, a row group is a block.
 BLOCK_BYTES = 64 << 20
+PROBE_BYTES = 1 << 20
+
+
+def width(arrow_type: pa.DataType) -> int:
+    """Return the bytes of a value of `arrow_type`, 16 where they vary."""
+    if pa.types.is_fixed_size_list(arrow_type):
+        return arrow_type.list_size * width(arrow_type.value_type)
+    return max(1, arrow_type.bit_width // 8) if pa.types.is_primitive(arrow_type) else 16
+
+
+def all_null(array: pa.Array) -> bool:
+    """Say whether every value, and of lists every element, is null."""
+    if array.null_count == len(array):
+        return True
+    if not pa.types.is_fixed_size_list(array.type):
+        return False
+    elements = array.flatten()
+    return elements.null_count == len(elements)
 
 
 @contextmanager
@@ -61,104 +82,100 @@ class TableRows:
         """Say whether `column` exists and is not all null."""
         if column not in self.schema.names:
             return False
-        return self._table[column].null_count < self.n_rows and not _elements_null(
-            self._table[column]
-        )
-
-
-def _elements_null(column: pa.ChunkedArray) -> bool:
-    if not pa.types.is_fixed_size_list(column.type):
-        return False
-    return all(c.flatten().null_count == len(c.flatten()) for c in column.chunks)
+        return not all(all_null(chunk) for chunk in self._table[column].chunks)
 
 
 class FileRows:
     """The rows of one Parquet file, or of several that continue each other.
 
     Files are opened for each read and closed again: an interrupted recording may have left more
-    parts than a process may hold open.
+    parts than a process may hold open. What row groups hold is learnt by reading their smallest
+    column, never from their metadata, whose accessors end the process when a footer is damaged.
+
+    Parameters
+    ----------
+    paths : sequence of Path
     """
 
-    def __init__(self, paths: Sequence[Path], n_rows: int | None = None):
+    def __init__(self, paths: Sequence[Path]):
         self._paths = list(paths)
-        self._metadata = []
-        groups = []
-        for path in self._paths:
+        self._groups: list[tuple[int, int]] = []  # (file, row group in it)
+        lengths = []
+        for index, path in enumerate(self._paths):
             with reading(path), pq.ParquetFile(path) as file:
-                metadata, schema = file.metadata, file.schema_arrow
-            if not self._metadata:
-                self.schema = schema
-            elif not schema.equals(self.schema):
-                raise TraceError(
-                    f"{path} has other columns than {self._paths[0].name}; "
-                    "the parts of one recording are alike: remove the foreign one."
-                )
-            file_index = len(self._metadata)
-            self._metadata.append(metadata)
-            groups += [
-                (file_index, g, metadata.row_group(g).num_rows)
-                for g in range(metadata.num_row_groups)
-            ]
-        self._groups = groups
-        ends = np.cumsum([rows for _, _, rows in groups], dtype=np.int64)
-        total = int(ends[-1]) if len(ends) else 0
-        self.n_rows = total if n_rows is None else n_rows
-        self._ends = ends
+                schema = file.schema_arrow
+                if index == 0:
+                    self.schema = schema
+                elif not schema.equals(self.schema):
+                    raise TraceError(
+                        f"{path} has other columns than {self._paths[0].name}; "
+                        "the parts of one recording are alike: remove the foreign one."
+                    )
+                for group in range(file.num_row_groups):
+                    key = _smallest(schema)
+                    lengths.append(file.read_row_group(group, columns=[key]).num_rows)
+                    self._groups.append((index, group))
+        self._ends = np.cumsum(lengths, dtype=np.int64)
+        self.n_rows = int(self._ends[-1]) if len(self._ends) else 0
 
     @property
     def group_ends(self) -> np.ndarray:
         """Where the row groups end, int64 [G]; the last end is `n_rows`."""
         inside = self._ends[self._ends < self.n_rows]
-        return np.append(inside, self.n_rows) if self.n_rows else inside[:0]
+        return np.append(inside, self.n_rows) if self.n_rows else inside
 
     def cut(self, n_rows: int) -> "FileRows":
         """Return the first `n_rows` rows."""
-        return FileRows(self._paths, n_rows)
+        first = copy.copy(self)
+        first.n_rows = n_rows
+        return first
 
     def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
         """Return rows `start` to `stop` of `columns`, reading only the row groups they are in."""
         stop = self.n_rows if stop is None else stop
         columns = list(columns)
+        if start >= stop:
+            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop, side="left"))
         tables = []
-        by_file: dict[int, list[int]] = {}
-        for file_index, group, _ in self._groups[first : last + 1] if start < stop else ():
-            by_file.setdefault(file_index, []).append(group)
-        for file_index, wanted in by_file.items():
-            path = self._paths[file_index]
-            with (
-                reading(path),
-                pq.ParquetFile(
-                    path,
-                    metadata=self._metadata[file_index],
-                    page_checksum_verification=True,
-                ) as file,
-            ):
-                tables.append(file.read_row_groups(wanted, columns=columns))
-        if not tables:
-            fields = [self.schema.field(name) for name in columns]
-            return pa.schema(fields).empty_table()
-        table = pa.concat_tables(tables).select(columns)
+        for index, groups in groupby(self._groups[first : last + 1], key=itemgetter(0)):
+            with self._opened(index) as file:
+                table = file.read_row_groups([group for _, group in groups], columns=columns)
+                table.validate()
+                tables.append(table)
         offset = start - (int(self._ends[first - 1]) if first else 0)
-        return table.slice(offset, stop - start)
+        table = pa.concat_tables(tables).select(columns).slice(offset, stop - start)
+        if table.num_rows != stop - start:
+            raise TraceError(
+                f"{self._paths[0]} is damaged: its columns {', '.join(columns)} end early; "
+                "copy, record or import it again."
+            )
+        return table
 
     def has_values(self, column: str) -> bool:
-        """Say whether `column` exists and is not all null, from the files' statistics."""
-        if column not in self.schema.names or self.n_rows == 0:
+        """Say whether `column` exists and is not all null; reads on until the first value."""
+        if column not in self.schema.names:
             return False
-        for file_index, group, _ in self._groups:
-            row_group = self._metadata[file_index].row_group(group)
-            for c in range(row_group.num_columns):
-                chunk = row_group.column(c)
-                if chunk.path_in_schema.split(".")[0] != column:
-                    continue
-                statistics = chunk.statistics
-                if statistics is None or not statistics.has_null_count:
-                    return True
-                if statistics.null_count < chunk.num_values:
-                    return True
+        batch_rows = max(1, PROBE_BYTES // width(self.schema.field(column).type))
+        for index in range(len(self._paths)):
+            with self._opened(index) as file:
+                for batch in file.iter_batches(batch_rows, columns=[column]):
+                    if not all_null(batch.column(0)):
+                        return True
         return False
+
+    @contextmanager
+    def _opened(self, index: int) -> Iterator[pq.ParquetFile]:
+        path = self._paths[index]
+        with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield file
+
+
+def _smallest(schema: pa.Schema) -> str:
+    if not len(schema):
+        raise pa.ArrowInvalid("it has no columns")
+    return min(schema, key=lambda field: width(field.type)).name
 
 
 Rows = TableRows | FileRows

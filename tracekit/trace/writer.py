@@ -20,7 +20,7 @@ from tracekit.trace.columns import from_numpy
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
-from tracekit.trace.parts import Columns, PartWriter, pass_bytes
+from tracekit.trace.parts import WHOLE_LISTS, Columns, PartWriter, pass_bytes
 from tracekit.trace.reader import Trace
 from tracekit.trace.rows import FileRows, TableRows
 from tracekit.trace.schema import (
@@ -273,7 +273,8 @@ class TraceWriter:
         parts = {file: storage.parts(self._folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
         for file, schema in self._parts.schemas.items():
             rows = FileRows(parts[file]) if parts[file] else TableRows(schema.empty_table())
-            write_rows(self._folder / file, schema, rows)
+            kept = _without_empty_lists(schema, self._parts.filled.__contains__)
+            write_rows(self._folder / file, kept, rows)
         if not (self._folder / LAYERS_FILE).exists():
             write_layers(self._folder, layers_table([]))
         write_facts(self._folder, self.facts)
@@ -311,6 +312,11 @@ def write_layers(folder: Path, table: pa.Table) -> None:
     write_groups(folder / LAYERS_FILE, table.schema, groups)
 
 
+def _without_empty_lists(schema: pa.Schema, has: Callable[[str], bool]) -> pa.Schema:
+    """Leave out logits, gate inputs and embeddings that are all null: they would be slow to skip."""
+    return pa.schema([f for f in schema if f.name not in WHOLE_LISTS or has(f.name)])
+
+
 def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
     """Write a whole trace, in bounded memory; nothing half-written is left if it fails.
 
@@ -336,7 +342,7 @@ def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
         write_layers(work, trace.layers)
         for file in (ROUTING_FILE, STEPS_FILE):
             rows = trace.rows(file)
-            write_rows(work / file, rows.schema, rows)
+            write_rows(work / file, _without_empty_lists(rows.schema, rows.has_values), rows)
         write_facts(work, trace.facts)
         publish(work, path)
     finally:
