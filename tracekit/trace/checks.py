@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace.columns import valid_mask
+from tracekit.trace.columns import elements, valid_mask
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts, TraceFacts
 from tracekit.trace.schema import DECODE, PREFETCHED, PREFILL
@@ -60,9 +60,9 @@ def check_nulls(where: Where, name: str, column: pa.ChunkedArray, valid: np.ndar
     row = None if valid is None else _first(~valid)
     if row is not None:
         raise TraceError(f"{where.at(row)}, column {name}: it is null; write its value.")
-    if name == "experts" and any(chunk.flatten().null_count for chunk in column.chunks):
-        elements = np.concatenate([valid_mask(chunk.flatten()) for chunk in column.chunks])
-        row, slot = divmod(int((~elements).argmax()), column.type.list_size)
+    if name == "experts" and any(elements(chunk).null_count for chunk in column.chunks):
+        known = np.concatenate([valid_mask(elements(chunk)) for chunk in column.chunks])
+        row, slot = divmod(int((~known).argmax()), column.type.list_size)
         raise TraceError(
             f"{where.at(row, slot)}, column expert, slot {slot}: it is null; write the expert."
         )
