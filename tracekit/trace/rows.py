@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tracekit.trace.columns import elements
 from tracekit.trace.errors import TraceError
 
 # A block of a table in memory; of files, a row group is a block.
@@ -31,8 +32,9 @@ def all_null(array: pa.Array) -> bool:
         return True
     if not pa.types.is_fixed_size_list(array.type):
         return False
-    elements = array.flatten()
-    return elements.null_count == len(elements)
+    # Under a null list stand elements that may not be null themselves: flatten() leaves them out.
+    inside = array.flatten() if array.null_count else elements(array)
+    return inside.null_count == len(inside)
 
 
 @contextmanager
