@@ -6,14 +6,27 @@ figures (``bank_bytes``, ``token_cycle_bytes``, ``chance``) stand in columns of 
 a table written to a file still says everything. `tracekit.plots` draws these frames.
 """
 
+from tracekit.analysis.accuracy import accuracy_by_horizon, accuracy_by_layer, recall_by_named
+from tracekit.analysis.budget import default_budget
 from tracekit.analysis.concentration import routing_concentration
+from tracekit.analysis.curves import hit_rate_curves
 from tracekit.analysis.overlap import overlap_by_lag
 from tracekit.analysis.popularity import expert_popularity
+from tracekit.analysis.reuse import reuse_distance
+from tracekit.analysis.runs import read_bytes_by_token, residency_timeline
 from tracekit.analysis.working_set import working_set
 
 __all__ = [
+    "accuracy_by_horizon",
+    "accuracy_by_layer",
+    "default_budget",
     "expert_popularity",
+    "hit_rate_curves",
     "overlap_by_lag",
+    "read_bytes_by_token",
+    "recall_by_named",
+    "residency_timeline",
+    "reuse_distance",
     "routing_concentration",
     "working_set",
 ]

@@ -10,7 +10,7 @@ from tracekit.predictors.scoring.routers import Routers
 from tracekit.trace import Trace
 
 BY_LAYER = ("stale-gate", "prev-token", "static-hot", "ctrl")
-BY_HORIZON = ("stale-gate", "stale-gate-renorm", "stale-gate-fit", "prev-token")
+BY_HORIZON = ("stale-gate", "stale-gate-renorm", "prev-token")
 BY_NAMED = ("stale-gate", "prev-token", "static-hot")
 FURTHEST = 4
 

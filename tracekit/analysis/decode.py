@@ -63,7 +63,7 @@ def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
     layers = np.unique(routing["layer"][rows])
     if not len(layers):
         raise TraceError(
-            "This trace holds no decoded token; record with -n 1 or more to look at its decoding."
+            f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
         )
     shape = (-1, len(layers))
     return DecodeGrid(

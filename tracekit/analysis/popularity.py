@@ -41,7 +41,7 @@ def expert_popularity(trace: Trace, phase: str | None = None) -> pd.DataFrame:
         rows = routing["phase"] == PHASES[phase]
         layer, experts = layer[rows], experts[rows]
     if not len(layer):
-        raise TraceError(f"This trace holds no {phase or 'routed'} token to count.")
+        raise TraceError(f"{trace.name} holds no {phase or 'routed'} token to count.")
 
     layers = np.unique(layer)
     n_expert = trace.n_expert

@@ -144,7 +144,8 @@ def _line(
     style: dict[str, Any],
 ) -> None:
     # Not a number, as pandas has it for what was not scored, leaves a gap in the line.
-    ax.plot(x, rows[column], label=name, **{**thin_markers(look, len(rows)), **style})
+    label = f"{name} (nothing scored)" if rows[column].isna().all() else name
+    ax.plot(x, rows[column], label=label, **{**thin_markers(look, len(rows)), **style})
 
 
 def _finish(ax: Axes, title: str, xlabel: str, ylabel: str) -> Axes:

@@ -48,14 +48,15 @@ def plot_curves(
     rate = f"hit_rate_{phase}"
     cycle = data["token_cycle_bytes"].iloc[0]
     ax.axvspan(0, cycle / MIB, color=PALE, alpha=0.5, linewidth=0, zorder=0)
-    for name, look in series_styles(list(data["policy"].unique())).items():
-        rows = data[data["policy"] == name].sort_values("cache_bytes")
+    names = _names(data)
+    for name, look in series_styles(list(names.unique())).items():
+        rows = data[names == name].sort_values("cache_bytes")
         drawn = {**thin_markers(look, len(rows)), **style}
         x, y = rows["cache_bytes"] / MIB, rows[rate]
         ax.plot(x, y, label=name, **drawn)
-        over = rows["over_budget_decode"].eq(True)  # null for a bound
+        over = _over_budget(rows)
         ax.plot(x[over], y[over], color=drawn["color"], **_HOLLOW)
-    if data["over_budget_decode"].eq(True).any():
+    if _over_budget(data).any():
         ax.plot([], [], color=BLACK, label="over its budget", **_HOLLOW)
     ceiling = data[f"ceiling_{phase}"].iloc[0]
     ax.axhline(
@@ -79,3 +80,14 @@ def plot_curves(
     )
     legend_below(ax)
     return ax
+
+
+def _names(data: pd.DataFrame) -> pd.Series:
+    """Name each row's policy, with its parameters where one policy stands with several."""
+    several = data.groupby("policy")["params"].transform("nunique") > 1
+    return data["policy"].where(~several, data["policy"] + " " + data["params"])
+
+
+def _over_budget(data: pd.DataFrame) -> pd.Series:
+    """Tell which rows ran over their budget; a bound has no run, and so did not."""
+    return data["over_budget_decode"].astype("boolean").fillna(False).astype(bool)

@@ -129,7 +129,7 @@ KINDS = {
             "read-bytes",
             "bytes that each decoded token reads, as it ran",
             lambda trace, c: analysis.read_bytes_by_token(
-                trace, **c.given(policies="policies"), cache_bytes=c.one_budget(), seed=c.seed
+                trace, c.policies, cache_bytes=c.one_budget()
             ),
             plots.plot_read_bytes,
         ),
@@ -179,7 +179,7 @@ KINDS = {
             "timeline",
             "token × layer: hit, miss or prefetched under one policy (or as recorded)",
             lambda trace, c: analysis.residency_timeline(
-                trace, c.one_policy("lru"), cache_bytes=c.one_budget(), seed=c.seed
+                trace, c.one_policy("lru"), cache_bytes=c.one_budget()
             ),
             plots.plot_timeline,
         ),

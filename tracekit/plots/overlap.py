@@ -54,9 +54,8 @@ def plot_overlap(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
             alpha=0.15,
             linewidth=0,
         )
-    if not data.empty:
-        chance = data["chance"].iloc[0]
-        ax.axhline(chance, color=GREY, linestyle=":", label=f"chance ({100 * chance:.1f} %)")
+    chance = data["chance"].iloc[0]
+    ax.axhline(chance, color=GREY, linestyle=":", label=f"chance ({100 * chance:.1f} %)")
     ax.set_ylim(bottom=0)
     percent_axis(ax)
     whole_numbers(ax)

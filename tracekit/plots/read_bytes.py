@@ -14,7 +14,9 @@ from tracekit.plots.style import (
     finish,
     in_mib,
     legend_below,
+    marked_if_few,
     series_styles,
+    whole_numbers,
 )
 
 
@@ -48,7 +50,7 @@ def plot_read_bytes(
     for name, look in series_styles(policies).items():
         rows = data[data["policy"] == name]
         mib = rows["read_bytes"] / MIB
-        drawn = {**look, "marker": "None", **style}
+        drawn = {**marked_if_few(look, len(rows)), **style}
         if len(policies) == 1 and window > 1:
             ax.plot(rows["token"], mib, color=drawn["color"], alpha=0.25, linewidth=0.7)
         mean = mib.rolling(window, min_periods=1, center=True).mean()
@@ -61,6 +63,7 @@ def plot_read_bytes(
         ax.axvline(start, color=PALE, linewidth=0.8, zorder=0)
     ax.set_ylim(bottom=0)
     ax.margins(x=0.01)
+    whole_numbers(ax)
     mean_of = f"mean of {window} tokens" if window > 1 else "each token"
     finish(
         ax,

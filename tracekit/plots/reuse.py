@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullFormatter
 
 from tracekit.plots.style import (
     BLUE,
@@ -41,7 +42,9 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
     in_bytes = data["unit"].iloc[0] == "bytes"
     scale = MIB if in_bytes else 1
     reused = data[np.isfinite(data["high"])]
-    low, high = reused["low"] / scale, reused["high"] / scale
+    # A whole number of tokens stands in the middle of its bar.
+    shift = 0 if in_bytes else 0.5
+    low, high = reused["low"] / scale + shift, reused["high"] / scale + shift
     ax.bar(
         low,
         reused["share"],
@@ -62,10 +65,14 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
             label=f"cache budget ({in_mib(budget)})",
         )
     first = data["share"][~np.isfinite(data["high"])].sum()
+    used = reused["lookups"] > 0
+    if used.any():
+        ax.set_xlim(low[used].iloc[0] / 1.5, high.iloc[-1] * 1.1)
     ax.set_xscale("log")
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.set_ylim(0, max(1.05 * reused["share"].max(), 0.01))
     percent_axis(ax)
-
     finish(
         ax,
         title=f"Reuse distance of decode lookups ({100 * first:.1f} % are first uses, without one)",

@@ -113,6 +113,11 @@ def thin_markers(style: dict[str, Any], points: int, at_most: int = 24) -> dict[
     return {**style, "markevery": max(1, points // at_most)}
 
 
+def marked_if_few(style: dict[str, Any], points: int, few: int = 40) -> dict[str, Any]:
+    """Mark the points of a short line, which may be a single one, and leave a long line bare."""
+    return {**style, "marker": "." if points <= few else "None"}
+
+
 def in_mib(size: float) -> str:
     """Write a number of bytes as MiB: digits where they matter, thousands separated."""
     mib = size / MIB

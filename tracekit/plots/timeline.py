@@ -8,7 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
-from tracekit.plots.style import BLACK, ORANGE, axes_or_new, finish, layer_range, whole_numbers
+from tracekit.plots.style import (
+    BLACK,
+    ORANGE,
+    axes_or_new,
+    finish,
+    in_mib,
+    layer_range,
+    whole_numbers,
+)
 
 HIT, MISS, PREFETCHED = "#deebf7", "#08306b", ORANGE  # pale, dark: in grey print too
 MAX_COLUMNS = 1200
@@ -89,5 +97,9 @@ def plot_timeline(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -
 
 def _title(data: pd.DataFrame) -> str:
     hits = (data["hits"].sum() + data["prefetched"].sum()) / data["lookups"].sum()
-    policy = data["policy"].iloc[0]
-    return f"Residency, {policy}: {100 * hits:.1f} % of decode lookups found resident"
+    budget = data["cache_bytes"].iloc[0]
+    at = "" if np.isnan(budget) else f" at {in_mib(budget)}"
+    return (
+        f"Residency, {data['policy'].iloc[0]}{at}: "
+        f"{100 * hits:.1f} % of decode lookups found resident"
+    )

@@ -15,6 +15,8 @@ from tracekit.plots.style import (
     finish,
     in_mib,
     legend_below,
+    marked_if_few,
+    whole_numbers,
 )
 
 _LINES = {
@@ -47,13 +49,14 @@ def plot_working_set(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any
     ax = axes_or_new(ax)
     for span, line in _LINES.items():
         rows = data[data["span"] == span]
-        drawn = {"linewidth": 1.6, **line, **style}
+        drawn = {"linewidth": 1.6, **marked_if_few(line, len(rows)), **style}
         ax.plot(rows["tokens"], rows["distinct_bytes"] / MIB, label=_LABELS[span], **drawn)
     bank, cycle = data["bank_bytes"].iloc[0], data["token_cycle_bytes"].iloc[0]
     ax.axhline(bank / MIB, color=BLACK, linewidth=1, label=f"all experts ({in_mib(bank)})")
     ax.axhline(cycle / MIB, color=GREY, linestyle=":", label=f"one token cycle ({in_mib(cycle)})")
     ax.set_ylim(0, bank / MIB * 1.05)
     ax.set_xlim(left=0)
+    whole_numbers(ax)
     finish(
         ax,
         title="Working set",

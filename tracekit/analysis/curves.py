@@ -1,0 +1,91 @@
+"""Hit rate by cache budget, with everything that limits it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.policies import Batches, Policy
+from tracekit.replay import build_batches, replay
+from tracekit.trace import Trace
+from tracekit.trace.schema import DECODE
+
+POLICIES = ("bound", "belady", "lru", "lfu", "layer-lru")
+
+
+def hit_rate_curves(
+    trace: Trace,
+    policies: Sequence[str | Policy] = POLICIES,
+    cache_bytes: Sequence[int] | None = None,
+    *,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Replay policies over a range of budgets.
+
+    Parameters
+    ----------
+    trace : Trace
+    policies : sequence of str or Policy
+    cache_bytes : sequence of int, optional
+        Budgets; by default a grid from nothing to the whole bank, finer up to two token cycles,
+        with a point at the token cycle and one at k experts under it, where LRU's cliff stands.
+    params, seed, jobs
+        As for `tracekit.replay`.
+
+    Returns
+    -------
+    DataFrame
+        The rows of `tracekit.replay`, one per policy and budget, and on each of them
+        ``token_cycle_bytes``, ``bank_bytes``, ``ceiling_decode`` and ``ceiling_cumulative``: the
+        hit rate of a cache that holds everything, which misses first uses only.
+
+    Raises
+    ------
+    TraceError
+        A layer's expert size is missing.
+    UsageError
+        An unknown policy.
+    """
+    batches = build_batches(trace)
+    if cache_bytes is None:
+        cache_bytes = budget_grid(batches)
+    frame = replay(
+        trace, list(policies), cache_bytes=list(cache_bytes), params=params, seed=seed, jobs=jobs
+    ).frame
+    decode, cumulative = _ceilings(batches)
+    return frame.assign(
+        token_cycle_bytes=batches.token_cycle_bytes,
+        bank_bytes=batches.bank_bytes,
+        ceiling_decode=decode,
+        ceiling_cumulative=cumulative,
+    )
+
+
+def budget_grid(batches: Batches) -> list[int]:
+    """Return budgets that show a curve whole and its cliff exactly, in bytes."""
+    cycle, bank = batches.token_cycle_bytes, batches.bank_bytes
+    cliff = cycle - batches.top_k * int(batches.expert_bytes.max())
+    grid = {0, cliff, cycle, bank}
+    grid |= {int(size) for size in np.linspace(0, bank, 25)}
+    grid |= {int(size) for size in np.linspace(0, min(2 * cycle, bank), 9)}
+    return sorted(grid)
+
+
+def _ceilings(batches: Batches) -> tuple[float, float]:
+    """Hit rates with every expert resident, of decode lookups and of all."""
+    _, first = np.unique(batches.keys, return_index=True)
+    lookups = len(batches.keys)
+    per_batch = batches.lookups
+    decode_lookups = int(per_batch[batches.phase == DECODE].sum())
+    of_batch = np.searchsorted(batches.batch_start, first, side="right") - 1
+    decode_first = int((batches.phase[of_batch] == DECODE).sum())
+    return _share(decode_lookups - decode_first, decode_lookups), _share(
+        lookups - len(first), lookups
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else np.nan

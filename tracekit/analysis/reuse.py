@@ -1,0 +1,87 @@
+"""Reuse distance: how much is touched, or how many tokens pass, before an expert is needed again."""
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.budget import default_budget
+from tracekit.analysis.decode import decode_grid
+from tracekit.analysis.gaps import token_gaps
+from tracekit.replay import replay
+from tracekit.trace import Trace, UsageError
+
+BINS = 48
+
+
+def reuse_distance(
+    trace: Trace, unit: str = "bytes", cache_bytes: int | None = None
+) -> pd.DataFrame:
+    """Distribution of the reuse distances of decode lookups.
+
+    Parameters
+    ----------
+    trace : Trace
+    unit : {"bytes", "tokens"}
+        *Bytes*: the distinct bytes that were touched since the expert's last use, its own
+        included (the byte depth of an LRU stack), over all layers and turns; a cache of that many
+        bytes is just enough for LRU to hit. *Tokens*: decoded tokens since its last use.
+    cache_bytes : int, optional
+        Budget to stand beside the distances; the recorded one by default, or a quarter of the
+        bank.
+
+    Returns
+    -------
+    DataFrame
+        One row per bin, bins growing geometrically: ``unit``, ``low`` and ``high`` (of distances
+        above `low` and up to `high`), ``lookups``, ``share`` (of all decode lookups),
+        ``cumulative`` (share of this and all nearer bins; in bytes, LRU's decode hit rate at a
+        budget of `high`). The last row, with an infinite `high`, counts first uses. In bytes also
+        ``token_cycle_bytes`` and ``budget_bytes``.
+
+    Raises
+    ------
+    UsageError
+        An unknown unit.
+    TraceError
+        The trace holds no decoded token; in bytes, a layer's expert size is missing.
+    """
+    if unit == "tokens":
+        return _in_tokens(trace)
+    if unit != "bytes":
+        raise UsageError(f"Reuse distance is in 'bytes' or 'tokens', not {unit!r}.")
+    grid = decode_grid(trace)
+    sizes = trace.expert_bytes
+    bank = int(sizes.sum()) * trace.n_expert
+    # LRU hits a lookup iff its distance is within the budget, so the distribution is the
+    # difference of LRU's hits from one budget to the next.
+    edges = np.unique(np.geomspace(sizes.min(), bank, BINS + 1).astype(np.int64))
+    edges[-1] = bank
+    result = replay(trace, "lru", cache_bytes=edges.tolist()).frame
+    within = result["hits_decode"].to_numpy(np.int64)
+    frame = _bins(unit, edges, within, int(result["lookups_decode"].iloc[0]))
+    return frame.assign(
+        token_cycle_bytes=int(sizes.sum()) * grid.top_k,
+        budget_bytes=default_budget(trace) if cache_bytes is None else int(cache_bytes),
+    )
+
+
+def _in_tokens(trace: Trace) -> pd.DataFrame:
+    grid = decode_grid(trace)
+    gaps = token_gaps(grid.experts, trace.n_expert).counts.sum(axis=0)
+    edges = np.unique(np.geomspace(1, max(2, grid.n_tokens), BINS + 1).round().astype(np.int64))
+    within = np.cumsum(gaps)[np.minimum(edges, grid.n_tokens - 1)]
+    return _bins("tokens", edges, within, grid.experts.size)
+
+
+def _bins(unit: str, edges: np.ndarray, within: np.ndarray, lookups: int) -> pd.DataFrame:
+    """Make the rows of bins that end at `edges`, with so many lookups `within` each edge."""
+    counts = np.diff(within, prepend=0, append=lookups)
+    return pd.DataFrame(
+        {
+            "unit": unit,
+            "low": np.concatenate([[0], edges]).astype(np.float64),
+            "high": np.concatenate([edges, [np.inf]]),
+            "lookups": counts,
+            "share": counts / lookups,
+            "cumulative": np.cumsum(counts) / lookups,
+        }
+    )

@@ -1,0 +1,163 @@
+"""What a cache did token by token: what was found resident, and what was read."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from tracekit.analysis.budget import default_budget
+from tracekit.policies import Batches, Cell, Limit, Policy, load_policy
+from tracekit.replay import build_batches, inputs_of
+from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace.schema import DECODE, HIT, MISS, PREFETCHED
+
+RECORDED = "recorded"
+
+
+def residency_timeline(
+    trace: Trace, policy: str | Policy = "lru", cache_bytes: int | None = None
+) -> pd.DataFrame:
+    """Say what every decoded token found in the cache, layer by layer.
+
+    Parameters
+    ----------
+    trace : Trace
+    policy : str or Policy
+        A cache policy to replay, or ``"recorded"``: what the engine found. One with parameters of
+        your own comes from ``tracekit.policies.load_policy(name, params)``.
+    cache_bytes : int, optional
+        Budget of the replay; the recorded one by default, or a quarter of the bank.
+
+    Returns
+    -------
+    DataFrame
+        One row per (decoded token, MoE layer): ``policy``, ``cache_bytes`` (missing where the
+        trace does not say), ``token`` (from 0, over all turns), ``turn``, ``step``, ``layer``,
+        ``lookups``, ``hits``, ``misses``, ``prefetched`` (found because it had been read ahead;
+        not among the hits), ``read_bytes``.
+
+    Raises
+    ------
+    TraceError
+        No decoded token, a layer's expert size is missing, or ``"recorded"`` of a trace without
+        residency.
+    UsageError
+        An unknown policy, or one that has totals only (`bound`).
+    """
+    if policy == RECORDED:
+        return _recorded(trace)
+    budget = default_budget(trace) if cache_bytes is None else int(cache_bytes)
+    loaded = load_policy(policy) if isinstance(policy, str) else policy
+    batches, cell = _replayed(trace, loaded, budget)
+    decode = np.flatnonzero(batches.phase == DECODE)
+    lookups = (batches.lookups if cell.lookups is None else cell.lookups)[decode]
+    misses = lookups - cell.hits[decode]
+    read_bytes = (
+        misses * batches.expert_bytes[batches.layer[decode]]
+        if cell.read_bytes is None
+        else cell.read_bytes[decode]
+    )
+    return pd.DataFrame(
+        {
+            "policy": loaded.name,
+            "cache_bytes": budget,
+            "token": _count_tokens(batches.pass_id[decode]),
+            "turn": batches.turn[decode],
+            "step": batches.step[decode],
+            "layer": batches.layer_ids[batches.layer[decode]],
+            "lookups": lookups,
+            "hits": cell.hits[decode],
+            "misses": misses,
+            "prefetched": 0,
+            "read_bytes": read_bytes,
+        }
+    )
+
+
+def read_bytes_by_token(
+    trace: Trace,
+    policies: Sequence[str | Policy] | None = None,
+    cache_bytes: int | None = None,
+) -> pd.DataFrame:
+    """Bytes that each decoded token read.
+
+    Parameters
+    ----------
+    trace : Trace
+    policies : sequence of str or Policy, optional
+        As for `residency_timeline`. By default lru and belady, and the recording where it carries
+        residency.
+    cache_bytes : int, optional
+        As for `residency_timeline`.
+
+    Returns
+    -------
+    DataFrame
+        One row per (policy, decoded token): ``policy``, ``cache_bytes``, ``token``, ``turn``,
+        ``step``, ``read_bytes``, ``lookups``, ``hits`` (what was read ahead included),
+        ``token_cycle_bytes``.
+
+    Raises
+    ------
+    TraceError, UsageError
+        As for `residency_timeline`.
+    """
+    if policies is None:
+        policies = ["lru", "belady"] + ([RECORDED] if trace.has("residency") else [])
+    tokens = []
+    for policy in policies:
+        timeline = residency_timeline(trace, policy, cache_bytes)
+        timeline["hits"] += timeline["prefetched"]
+        same = ["policy", "cache_bytes", "token", "turn", "step"]
+        sums = timeline.groupby(same, sort=False, dropna=False)[["read_bytes", "lookups", "hits"]]
+        tokens.append(sums.sum().reset_index())
+    cycle = int(trace.expert_bytes.sum()) * trace.top_k
+    return pd.concat(tokens, ignore_index=True).assign(token_cycle_bytes=cycle)
+
+
+def _replayed(trace: Trace, policy: Policy, budget: int) -> tuple[Batches, Cell]:
+    batches = build_batches(trace, weights=policy.lossy)
+    if not (batches.phase == DECODE).any():
+        raise TraceError(f"{trace.name} holds no decoded token to look at.")
+    inputs = inputs_of(policy, trace, batches)
+    (cell,) = policy.simulate(inputs, np.array([budget], np.int64))
+    if isinstance(cell, Limit):
+        raise UsageError(f"{policy.name} has totals only; there is no run behind it to look at.")
+    return batches, cell
+
+
+def _recorded(trace: Trace) -> pd.DataFrame:
+    if not trace.has("residency"):
+        raise TraceError(
+            f"{trace.name} does not say what the engine found resident; record with --stream, or "
+            "name a policy to replay."
+        )
+    columns = ["turn", "pass", "phase", "step", "layer", "residency"]
+    routing = {
+        name: column[trace.routing(["phase"])["phase"] == DECODE]
+        for name, column in trace.routing(columns).items()
+    }
+    found = {
+        name: (routing["residency"] == code).sum(axis=1)
+        for name, code in (("hits", HIT), ("misses", MISS), ("prefetched", PREFETCHED))
+    }
+    sizes = trace.expert_bytes[np.searchsorted(trace.moe_layers, routing["layer"])]
+    budget = trace.budget_bytes
+    return pd.DataFrame(
+        {
+            "policy": RECORDED,
+            "cache_bytes": np.nan if budget is None else budget,
+            "token": _count_tokens(routing["pass"]),
+            "turn": routing["turn"],
+            "step": routing["step"],
+            "layer": routing["layer"],
+            "lookups": sum(found.values()),
+            **found,
+            "read_bytes": found["misses"] * sizes,
+        }
+    )
+
+
+def _count_tokens(pass_id: np.ndarray) -> np.ndarray:
+    """Give each decode pass its number, from 0."""
+    return np.cumsum(np.diff(pass_id, prepend=pass_id[:1]) != 0)
