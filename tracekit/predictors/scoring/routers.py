@@ -28,7 +28,7 @@ class Routers:
         self.n_layers = len(self.layer_ids)
         self.n_expert = trace.n_expert
         self.top_k = trace.top_k
-        self.rule = SelectionRule.of(model)
+        self.rule = SelectionRule(model.gating, model.n_group, model.n_group_used)
         self.norm_eps = model.norm_eps if model.norm_eps is not None else 1e-6
         self._trace = trace
         # One object for a trace, so the arrays live as long as it does.

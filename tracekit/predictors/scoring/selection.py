@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.trace.errors import TraceError
-from tracekit.trace.facts import ModelFacts
 
 
 @dataclass(frozen=True)
@@ -27,22 +26,6 @@ class SelectionRule:
     gating: str | None = None
     n_group: int = 1
     n_group_used: int = 1
-
-    @classmethod
-    def of(cls, model: ModelFacts) -> "SelectionRule":
-        """Return the rule of a model.
-
-        Raises
-        ------
-        TraceError
-            The expert groups do not divide the experts.
-        """
-        if model.n_group > 1 and model.n_expert % model.n_group:
-            raise TraceError(
-                f"The trace says that {model.name} has {model.n_expert} experts in "
-                f"{model.n_group} groups, which does not divide; correct n_group in trace.json."
-            )
-        return cls(model.gating, model.n_group, model.n_group_used)
 
     def gate(self, logits: np.ndarray) -> np.ndarray:
         """Return the gating function of `logits`, float32 of the same shape [..., n_expert].

@@ -1,0 +1,200 @@
+"""What cannot be predicted is said in one sentence."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from predict_traces import toy, trace_of
+
+from tracekit.policies import Retention
+from tracekit.predictors import guesses, predict
+from tracekit.replay.batches import build_batches
+from tracekit.trace import Trace, TraceError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("predictor", "column", "sentence"),
+    [
+        (
+            "stale-gate",
+            "gate_input",
+            "stale-gate needs the column 'gate_input' of routing.parquet, which toy.trace does "
+            "not have: record without --no-gate-inputs.",
+        ),
+        (
+            "combined",
+            "logits",
+            "combined needs the column 'logits' of routing.parquet, which toy.trace does not "
+            "have: record without --no-logits.",
+        ),
+        (
+            "token-table",
+            "token",
+            "token-table needs the column 'token' of steps.parquet, which toy.trace does not "
+            "have: `tracekit record` writes it.",
+        ),
+        (
+            "embedding-gate",
+            "embedding",
+            "embedding-gate needs the column 'embedding' of steps.parquet, which toy.trace does "
+            "not have: `tracekit record` writes it.",
+        ),
+        (
+            "ctrl",
+            "router_matrix",
+            "ctrl needs the column 'router_matrix' of layers.parquet, which toy.trace does not "
+            "have: `tracekit record` writes it.",
+        ),
+        (
+            "stale-gate-renorm",
+            "norm_weight",
+            "stale-gate-renorm needs the column 'norm_weight' of layers.parquet, which toy.trace "
+            "does not have: `tracekit record` writes it.",
+        ),
+    ],
+)
+def test_a_missing_column_is_named(predictor, column, sentence):
+    trace = trace_of(toy(), drop=(column,))
+    with pytest.raises(TraceError) as error:
+        predict(trace, [predictor])
+    assert str(error.value) == sentence
+    result = predict(trace)
+    assert predictor not in result.config["predictors"]
+    assert f"Left out: {sentence}" in result.notes
+
+
+def test_phone_traces_lack_gate_inputs(phone_traces):
+    from tracekit.formats import open_any
+
+    trace = open_any(phone_traces / "traces" / "qwen.route.csv")
+    with pytest.raises(TraceError, match=r"'gate_input' of routing.parquet.*`tracekit record`"):
+        predict(trace, ["stale-gate"])
+
+
+def test_one_layer():
+    trace = trace_of(toy(n_layers=1))
+    with pytest.raises(TraceError) as error:
+        predict(trace, ["stale-gate"])
+    assert str(error.value) == (
+        "stale-gate looks from one MoE layer at a later one, and toy.trace has only one."
+    )
+    result = predict(trace)
+    assert {"ctrl", "prev-token", "embedding-gate"} <= set(result.config["predictors"])
+    assert sum("has only one" in note for note in result.notes) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"horizons": 4},
+            "A horizon of 4 reaches past the model: it has 4 MoE layers, so the furthest is 3.",
+        ),
+        ({"horizons": [1, 0]}, "A horizon is 1 layer or more, not 0."),
+        (
+            {"named": [17]},
+            "17 experts cannot be named: the model has 16; name between 1 and that.",
+        ),
+        (
+            {"predictors": "stale-gat"},
+            "No predictor is called 'stale-gat'; did you mean 'stale-gate'?",
+        ),
+        (
+            {"predictors": "predict_traces:Toy"},
+            "'predict_traces:Toy' is not a predictor: predict_traces must hold a class 'Toy' "
+            "derived from tracekit.predictors.base.Predictor.",
+        ),
+    ],
+)
+def test_what_was_asked_for_cannot_be(arguments, sentence):
+    with pytest.raises(UsageError) as error:
+        predict(trace_of(toy()), **arguments)
+    assert str(error.value) == sentence
+
+
+def test_a_null_gate_input_is_placed():
+    run = toy()
+    trace = trace_of(run)
+    table = trace._routing.read(trace._routing.schema.names)
+    row = int(np.flatnonzero((table["step"].to_numpy() == 9) & (table["layer"].to_numpy() == 2))[1])
+    column = table["gate_input"].combine_chunks().to_pylist()
+    column[row] = None
+    at = table.schema.get_field_index("gate_input")
+    broken = table.set_column(
+        at, table.schema.field(at), pa.array(column, table.schema.field(at).type)
+    )
+    steps = trace._steps.read(trace._steps.schema.names)
+    trace = Trace.from_tables(trace.facts, trace.layers, broken, steps)
+    with pytest.raises(TraceError) as error:
+        predict(trace, ["stale-gate"])
+    assert str(error.value) == (
+        "In turn 1, step 9, layer 2, the gate input is missing or not a number; leave the "
+        "predictors that need it out, or record the trace again."
+    )
+    assert predict(trace, ["prev-token"]).records[0]["routings"] == 72 * 4
+
+
+def test_a_router_matrix_of_the_wrong_shape():
+    run = toy()
+    run.matrix = run.matrix[:, :, :-1]
+    with pytest.raises(TraceError, match="router_matrix: layer 0 has 368 values where 16 × 24"):
+        predict(trace_of(run), ["ctrl"])
+
+
+def test_an_unknown_gating_ranks_by_logits_but_not_with_a_bias():
+    run = toy()
+    run.facts = dataclasses.replace(run.facts, gating=None)
+    assert predict(trace_of(run), ["ctrl"]).records[0]["slot_accuracy"] == 1.0
+    run = toy(biased=True)
+    run.facts = dataclasses.replace(run.facts, gating=None)
+    with pytest.raises(TraceError, match="gating function of its model is None"):
+        predict(trace_of(run), ["ctrl"])
+
+
+def test_nothing_decoded():
+    run = toy(turns=(1,))
+    trace = trace_of(run, prefill=5)
+    n = 5 * 4
+    routing = trace._routing.read(trace._routing.schema.names).slice(0, n)
+    steps = trace._steps.read(trace._steps.schema.names).slice(0, 5)
+    trace = Trace.from_tables(trace.facts, trace.layers, routing, steps, name="toy.trace")
+    with pytest.raises(TraceError, match=r"toy.trace holds no decoded token.*record with -n 1"):
+        predict(trace)
+
+
+def test_training_on_another_model():
+    with pytest.raises(TraceError, match="its model has n_expert = 8, not 16"):
+        predict(trace_of(toy()), ["static-hot"], train=trace_of(toy(n_expert=8)))
+    with pytest.raises(TraceError, match="its MoE layers are others"):
+        predict(trace_of(toy()), ["static-hot"], train=trace_of(toy(n_layers=3)))
+
+
+def test_an_interrupted_trace_says_so():
+    trace = trace_of(toy(), complete=False)
+    trace.warnings.append("The recording was interrupted.")
+    result = predict(trace, ["prev-token"])
+    assert result.to_json()["notes"][0] == "The recording was interrupted."
+    assert result.to_json()["provenance"]["complete"] is False
+
+
+def test_no_policy_can_act_on_the_control():
+    trace = trace_of(toy())
+    with pytest.raises(UsageError, match=r"No policy can act on ctrl.*'oracle'"):
+        guesses(trace, build_batches(trace), Retention.Params("ctrl", 1))
+
+
+def test_acting_without_the_column():
+    trace = trace_of(toy(), drop=("gate_input",))
+    with pytest.raises(TraceError, match="stale-gate needs the column 'gate_input'"):
+        guesses(trace, build_batches(trace), Retention.Params())
+
+
+def test_a_predictor_of_ones_own_that_gives_no_number(monkeypatch):
+    from tracekit.predictors import StaticHot
+
+    monkeypatch.setattr(
+        StaticHot, "scores", lambda self, block, layer: np.full((len(block), 16), np.nan)
+    )
+    with pytest.raises(TraceError, match="turn 0, step 5, layer 0, static-hot gave a score"):
+        predict(trace_of(toy()), ["static-hot"])

@@ -1,0 +1,225 @@
+"""Predictors that learn: what they learn from, what they are scored on, and fits redone by hand."""
+
+import numpy as np
+import pytest
+from predict_traces import Toy, toy, trace_of
+
+from tracekit.policies import Retention
+from tracekit.predictors import guesses, predict
+from tracekit.predictors.scoring.ridge import RidgeSums
+from tracekit.predictors.scoring.token_counts import TokenCounts
+from tracekit.replay.batches import build_batches
+
+
+def drifting(turns=(150,) * 6, **model) -> Toy:
+    """A run whose layers move the residual in a way that can be learned."""
+    run = toy(turns=turns, drift=0.3, n_expert=8, top_k=2, n_embd=16, **model)
+    rng = np.random.default_rng(7)
+    for layer in range(1, run.matrix.shape[0]):
+        push = rng.standard_normal((16, 16)).astype(np.float32) / 4
+        run.gate_input[:, layer] = run.gate_input[:, layer - 1] @ (np.eye(16) + push)
+        run.gate_input[:, layer] += 0.1 * rng.standard_normal(run.gate_input[:, layer].shape)
+    run.logits[:] = np.einsum("tld,led->tle", run.gate_input, run.matrix)
+    run.experts[:] = np.argsort(-run.logits, axis=2, kind="stable")[:, :, :2]
+    return run
+
+
+def ridge_by_hand(features, targets, strength):
+    """Coefficients on raw features and intercept, from the rows themselves."""
+    mean, spread = features.mean(axis=0), features.std(axis=0)
+    x = (features - mean) / spread
+    y = targets - targets.mean(axis=0)
+    penalty = strength * len(x) * np.eye(x.shape[1])
+    coefficients = np.linalg.solve(x.T @ x + penalty, x.T @ y) / spread[:, None]
+    return coefficients, targets.mean(axis=0) - mean @ coefficients
+
+
+def test_ridge_from_sums_is_ridge_from_rows():
+    rng = np.random.default_rng(0)
+    features = (rng.standard_normal((400, 6)) * [1, 5, 0.2, 1, 2, 1] + 3).astype(np.float32)
+    targets = rng.standard_normal((400, 3)).astype(np.float32) + features[:, :3]
+    whole, rest = RidgeSums(6, 3), RidgeSums(6, 3)
+    whole.add([features[:250, :2], features[:250, 2:]], targets[:250])
+    rest.add([features[250:]], targets[250:])
+    whole.merge(rest)
+    coefficients, intercepts = whole.solve(0.1)
+    expected, intercept = ridge_by_hand(features.astype(float), targets.astype(float), 0.1)
+    np.testing.assert_allclose(coefficients, expected, atol=2e-3)
+    np.testing.assert_allclose(intercepts, intercept, atol=2e-2)
+
+
+def test_a_feature_that_never_varies_is_left_out():
+    sums = RidgeSums(2, 1)
+    x = np.linspace(0, 1, 50, dtype=np.float32)[:, None]
+    sums.add([x, np.full_like(x, 3)], 2 * x)
+    coefficients, _ = sums.solve(1e-6)
+    assert coefficients[1, 0] == 0
+    assert coefficients[0, 0] == pytest.approx(2, abs=1e-2)
+
+
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_fit_is_ridge_on_the_difference_of_other_turns(horizon):
+    run = drifting()
+    result = predict(trace_of(run), ["stale-gate-fit", "stale-gate"], horizons=[horizon])
+    fit, plain = result.records
+    for layer in range(horizon, 4):
+        hits = 0
+        for turn in range(6):
+            inside = run.turn == turn
+            stale = run.gate_input[:, layer - horizon] @ run.matrix[layer].T
+            own = run.logits[:, layer - horizon]
+            features = np.concatenate([stale, own], axis=1).astype(float)
+            difference = (run.logits[:, layer] - stale).astype(float)
+            a, b = ridge_by_hand(features[~inside], difference[~inside], 0.3)
+            guess = stale[inside] + features[inside] @ a + b
+            best = np.argsort(-guess, axis=1, kind="stable")[:, :2]
+            hits += (best[:, :, None] == run.experts[inside, layer][:, None, :]).any(axis=1).sum()
+        assert fit["layers"][layer]["hits"] == pytest.approx(hits, abs=2)
+    assert fit["slot_accuracy"] > plain["slot_accuracy"] + 0.05
+
+
+def test_combined_is_ridge_with_a_table_that_knows_neither_turn():
+    run = drifting(turns=(200, 160, 180))
+    (record,) = predict(trace_of(run), ["combined"]).records
+    previous = np.zeros_like(run.logits)
+    previous[1:] = run.logits[:-1]
+    first = np.append(True, run.turn[1:] != run.turn[:-1])
+
+    def table(layer, token, without):
+        inside = ~np.isin(run.turn, list(without))
+        chosen = np.zeros((inside.sum(), 8))
+        np.put_along_axis(chosen, run.experts[inside, layer].astype(int), 1, axis=1)
+        popular = chosen.mean(axis=0)
+        same = run.token[inside] == token
+        return (chosen[same].sum(axis=0) + popular) / (same.sum() + 1)
+
+    for layer in range(1, 4):
+        hits = 0
+        stale = run.gate_input[:, layer - 1] @ run.matrix[layer].T
+        for turn in range(3):
+            held = run.turn == turn
+            tables = np.array(
+                [table(layer, t, {turn, u}) for t, u in zip(run.token, run.turn, strict=True)]
+            )
+            features = np.concatenate([stale, tables, previous[:, layer]], axis=1).astype(float)
+            rows = ~held & ~first
+            a, b = ridge_by_hand(features[rows], (run.logits[:, layer] - stale)[rows], 0.03)
+            mean = features[rows][:, 16:].mean(axis=0)
+            features[held & first, 16:] = mean
+            guess = stale[held] + features[held] @ a + b
+            best = np.argsort(-guess, axis=1, kind="stable")[:, :2]
+            hits += (best[:, :, None] == run.experts[held, layer][:, None, :]).any(axis=1).sum()
+        assert record["layers"][layer]["hits"] == pytest.approx(hits, abs=2)
+
+
+@pytest.mark.parametrize("predictor", ["static-hot", "token-table", "stale-gate-fit", "combined"])
+def test_a_turn_is_never_learned_from_while_it_is_scored(predictor):
+    run, changed = drifting(turns=(150,) * 4), drifting(turns=(150,) * 4)
+    # What turn 2 selects at the last layer is turned around: no name given there may change.
+    inside = changed.turn == 2
+    changed.logits[inside, 3] *= -1
+    opposite = np.argsort(-changed.logits[inside, 3], axis=1, kind="stable")[:, :2]
+    changed.experts[inside, 3] = opposite
+    names = []
+    for trace in (trace_of(run), trace_of(changed)):
+        batches = build_batches(trace)
+        found = guesses(trace, batches, Retention.Params(predictor, 1)).keys
+        names.append(found[(batches.turn == 2) & (batches.phase == 1) & (batches.layer == 2)])
+    # The previous token's logits are an input of `combined`: its first token has none.
+    compared = slice(1) if predictor == "combined" else slice(None)
+    assert (names[0] >= 3 * 8).all()
+    np.testing.assert_array_equal(names[0][compared], names[1][compared])
+
+
+def test_a_single_turn_trains_on_its_first_half():
+    run = toy(turns=(41,))
+    (record,) = predict(trace_of(run), ["static-hot"]).records
+    assert record["unscored"] == 20 * 4
+    assert record["routings"] == 21 * 4
+    hits = 0
+    for layer in range(4):
+        counts = np.bincount(run.experts[:20, layer].ravel(), minlength=16)
+        hot = np.argsort(-counts, kind="stable")[:4]
+        hits += np.isin(run.experts[20:, layer], hot).sum()
+    assert record["hits"] == hits
+
+
+def test_another_trace_trains_and_everything_is_scored():
+    run, other = toy(turns=(15, 10)), toy(turns=(30,), seed=5)
+    (record,) = predict(trace_of(run), ["static-hot"], train=trace_of(other)).records
+    assert record["unscored"] == 0
+    hits = 0
+    for layer in range(4):
+        counts = np.bincount(other.experts[:, layer].ravel(), minlength=16)
+        hits += np.isin(run.experts[:, layer], np.argsort(-counts, kind="stable")[:4]).sum()
+    assert record["hits"] == hits
+    assert record["fit"]["rows"] == 30
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_combined_learns_without_holding_out(train):
+    run = drifting(turns=(700,))
+    other = trace_of(drifting(turns=(400, 300))) if train else None
+    combined, plain = predict(trace_of(run), ["combined", "stale-gate"], train=other).records
+    assert combined["slot_accuracy"] > plain["slot_accuracy"] + 0.05
+    assert combined["unscored"] == (700 if train else 700 + 350 * 3)
+
+
+def test_a_fit_with_few_rows_is_plain_stale_gate_and_says_so():
+    trace = trace_of(toy(turns=(30, 30)))
+    result = predict(trace, ["stale-gate", "stale-gate-fit", "combined"])
+    plain, fit, combined = result.records
+    assert fit["hits"] == combined["hits"] == plain["hits"]
+    said = [note for note in result.notes if "plain stale-gate where only 30 rows" in note]
+    assert len(said) == 1
+    assert "plain stale-gate where only 29 rows" in " ".join(result.notes)
+
+
+def test_what_a_fit_costs_is_reported():
+    result = predict(trace_of(drifting()), ["stale-gate-fit", "token-table", "static-hot"])
+    fit, table, hot = result.records
+    assert fit["fit"]["size_bytes"] == 4 * 3 * (2 * 8 + 1) * 8
+    assert table["fit"]["size_bytes"] == 2 * 12 * 4 * 2
+    assert hot["fit"]["size_bytes"] == 2 * 4 * 2
+    assert all(r["fit"]["rows"] == 900 for r in result.records)
+    assert any("stale-gate-fit learned from 900 decoded tokens" in n for n in result.notes)
+
+
+def test_in_sample_is_learned_on_what_it_is_scored_on():
+    run = toy(turns=(20, 15))
+    (record,) = predict(trace_of(run), ["static-hot-insample"]).records
+    scored = np.append(True, run.turn[1:] != run.turn[:-1])
+    hits = 0
+    for layer in range(4):
+        chosen = run.experts[~scored, layer]
+        counts = np.bincount(chosen.ravel(), minlength=16)
+        hits += np.isin(chosen, np.argsort(-counts, kind="stable")[:4]).sum()
+    assert record["hits"] == hits
+    assert record["unscored"] == 2 * 4
+
+
+def test_more_turns_than_folds():
+    run = toy(turns=(3,) * 40)
+    (record,) = predict(trace_of(run), ["static-hot"]).records
+    assert record["unscored"] == 0
+    hits = 0
+    fold = np.arange(40) * 32 // 40
+    for turn in range(40):
+        learned = fold[run.turn] != fold[turn]
+        for layer in range(4):
+            counts = np.bincount(run.experts[learned, layer].ravel(), minlength=16)
+            hot = np.argsort(-counts, kind="stable")[:4]
+            hits += np.isin(run.experts[run.turn == turn, layer], hot).sum()
+    assert record["hits"] == hits
+
+
+def test_token_counts_stop_at_their_memory():
+    counts = TokenCounts(1, 2, 4, limit_bytes=3 * 2 * 4 * 4)
+    experts = np.zeros((5, 2, 1), np.uint16)
+    counts.add(np.array([7, 8, 9, 10, 7]), experts, 0)
+    assert counts.n_ids == 3
+    assert counts.ignored == 1
+    assert counts.notes[1].startswith("1 tokens not learned")
+    known, unknown = counts.frequency(np.array([7, 10]), 0, ())
+    assert known[0] == unknown[0] == 1.0
+    np.testing.assert_array_equal(counts.frequency(np.array([-1]), 0, (0,)), np.zeros((1, 4)))
