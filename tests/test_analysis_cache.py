@@ -187,3 +187,13 @@ def test_the_default_budget_is_the_recorded_one_or_a_quarter():
     trace = make_trace()
     assert analysis.default_budget(trace) == (1000 + 1500 + 1000) * 8 // 4
     assert (analysis.residency_timeline(trace)["cache_bytes"] == 7000).all()
+
+
+def test_a_timeline_tells_hits_that_were_read_ahead():
+    trace = make_trace(n_turns=1, decode=30)
+    perfect = load_policy("prefetch", {"predictor": "oracle", "horizon": 1})
+    frame = analysis.residency_timeline(trace, perfect, 10_000)
+    total = replay(trace, perfect, cache_bytes=10_000).frame.iloc[0]
+    assert frame["prefetched"].sum() == total["speculative_useful"] > 0
+    assert frame["hits"].sum() + frame["prefetched"].sum() == total["hits_decode"]
+    assert frame["read_bytes"].sum() == total["read_bytes_decode"]

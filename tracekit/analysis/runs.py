@@ -52,6 +52,7 @@ def residency_timeline(
     decode = np.flatnonzero(batches.phase == DECODE)
     lookups = (batches.lookups if cell.lookups is None else cell.lookups)[decode]
     misses = lookups - cell.hits[decode]
+    prefetched = 0 if cell.prefetched is None else cell.prefetched[decode]
     read_bytes = (
         misses * batches.expert_bytes[batches.layer[decode]]
         if cell.read_bytes is None
@@ -66,9 +67,9 @@ def residency_timeline(
             "step": batches.step[decode],
             "layer": batches.layer_ids[batches.layer[decode]],
             "lookups": lookups,
-            "hits": cell.hits[decode],
+            "hits": cell.hits[decode] - prefetched,
             "misses": misses,
-            "prefetched": 0,
+            "prefetched": prefetched,
             "read_bytes": read_bytes,
         }
     )

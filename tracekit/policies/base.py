@@ -162,6 +162,9 @@ class Cell:
         Lookups of each batch where they differ from ``Batches.lookups`` (a lossy policy).
     read_bytes : int64 [B] or None
         Bytes read for each batch where they are not ``misses × expert_bytes`` (a speculative one).
+    prefetched : int32 [B] or None
+        How many of the hits of each batch are owed to a read ahead; None of a policy that reads
+        nothing ahead.
     hit : bool [N] or None
         Whether each lookup hit, in the order of ``Batches.keys``; only when `simulate` was asked.
     counters : mapping
@@ -173,6 +176,7 @@ class Cell:
     resident_bytes: np.ndarray
     lookups: np.ndarray | None = None
     read_bytes: np.ndarray | None = None
+    prefetched: np.ndarray | None = None
     hit: np.ndarray | None = None
     counters: Mapping[str, int | float] = field(default_factory=dict)
 

@@ -66,6 +66,7 @@ class Prefetch(Policy):
             hits = np.empty(len(batches), np.int32)
             resident = np.empty(len(batches), np.int64)
             read = np.empty(len(batches), np.int64)
+            prefetched = np.empty(len(batches), np.int32)
             hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
             counts = np.zeros(len(_COUNTERS), np.int64)
             _prefetch(
@@ -80,6 +81,7 @@ class Prefetch(Policy):
                 hits,
                 resident,
                 read,
+                prefetched,
                 hit,
                 counts,
             )
@@ -95,6 +97,7 @@ class Prefetch(Policy):
                     hits,
                     resident,
                     read_bytes=read,
+                    prefetched=prefetched,
                     hit=hit if per_lookup else None,
                     counters=counters,
                 )
@@ -145,6 +148,7 @@ def _prefetch(
     hits,
     resident,
     read,
+    prefetched,
     hit,
     counts,
 ):
@@ -164,6 +168,7 @@ def _prefetch(
     promoted = np.int64(0)
     for b in range(batch_start.size - 1):
         n_hits = np.int64(0)
+        n_ahead = np.int64(0)
         bytes_read = np.int64(0)
         for p in range(batch_start[b], batch_start[b + 1]):
             key = keys[p]
@@ -175,7 +180,7 @@ def _prefetch(
                 before[after[key]] = before[key]
                 if is_ahead[key]:
                     is_ahead[key] = False
-                    useful += 1
+                    n_ahead += 1
                     useful_bytes += key_bytes[key]
             else:
                 is_resident[key] = True
@@ -198,6 +203,8 @@ def _prefetch(
             is_ahead[key] = False
             used -= key_bytes[key]
         hits[b] = n_hits
+        prefetched[b] = n_ahead
+        useful += n_ahead
         if is_decode[b]:
             for g in range(guesses.shape[1] - 1, -1, -1):
                 key = guesses[b, g]
