@@ -14,7 +14,13 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 RESULTS = [
     {"policy": "lru", "params": {}, "cache_bytes": 100, "hit_rate_decode": 0.5, "over": False},
-    {"policy": "new", "params": {"k": 2}, "cache_bytes": 100, "hit_rate_decode": None},
+    {
+        "policy": "new",
+        "params": {"k": 2},
+        "cache_bytes": 100,
+        "hit_rate_decode": None,
+        "validation": {"lookups": 7},
+    },
 ]
 LAYERED = [
     {"policy": "lru", "cache_bytes": 9, "hits": 3, "layers": [{"layer": 0, "hits": 1}]},
@@ -65,9 +71,9 @@ def test_sizes_are_written_in_the_unit_that_suits_them(n_bytes, text):
 
 def test_csv_is_flat_with_empty_nulls():
     assert to_csv(flat_records(RESULTS, ["policy"])).splitlines() == [
-        "policy,cache_bytes,hit_rate_decode,over,params_k",
-        "lru,100,0.5,false,",
-        "new,100,,,2",
+        "policy,params,cache_bytes,hit_rate_decode,over,validation_lookups",
+        "lru,,100,0.5,false,",
+        "new,k=2,100,,,7",
     ]
 
 
@@ -79,8 +85,11 @@ def test_layers_follow_their_result_and_repeat_its_identity():
     ]
 
 
-def test_a_pair_becomes_low_and_high():
-    assert flat_records([{"ci95": [0.1, 0.2]}], []) == [{"ci95_low": 0.1, "ci95_high": 0.2}]
+def test_an_interval_becomes_low_and_high():
+    assert flat_records([{"ci95": [0.1, 0.2]}, {"ci95": None}], []) == [
+        {"ci95_low": 0.1, "ci95_high": 0.2},
+        {"ci95_low": None, "ci95_high": None},
+    ]
 
 
 def test_every_format_is_told_by_the_ending(tmp_path):
@@ -88,7 +97,7 @@ def test_every_format_is_told_by_the_ending(tmp_path):
         everything(Output(tmp_path / name))
     assert json.loads((tmp_path / "x.json").read_text())["results"] == RESULTS
     assert (tmp_path / "x.csv").read_text().startswith("policy,")
-    assert pq.read_table(tmp_path / "x.parquet").to_pylist()[1]["params_k"] == 2
+    assert pq.read_table(tmp_path / "x.parquet").to_pylist()[1]["params"] == "k=2"
     assert (tmp_path / "x.txt").read_text() == "a table\n"
 
 
@@ -158,7 +167,9 @@ def test_what_was_there_survives_a_failing_write(tmp_path):
             work.write_text("half")
             raise OSError(28, "No space left on device")
 
-    with pytest.raises(TracekitError, match=r"Cannot write .*x: No space left on device\."):
+    with pytest.raises(
+        TracekitError, match=r"Cannot write .*x: the disk is full; free some space\."
+    ):
         full()
     assert path.read_text() == "mine"
     assert [p.name for p in tmp_path.iterdir()] == ["x"]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tracekit.cli import import_, info, policies, record
+from tracekit.cli import import_, info, policies, predict, record, replay
 from tracekit.cli.console import say_error
 from tracekit.trace.errors import TracekitError
 
@@ -93,12 +93,16 @@ def _root(
 
 
 # Each command's module is light: what it needs of numpy, numba or pandas is imported when it runs.
+app.command("record")(record.record)
+app.command("replay")(replay.replay)
+app.command("predict")(predict.predict)
 app.command("import")(import_.import_)
 app.command("info")(info.info)
 app.command("policies")(policies.policies)
-app.command("record")(record.record)
 
 
 def main() -> None:
     """Run the command line."""
+    # module:Class may name a class of a file in the current directory; what is installed goes first.
+    sys.path.append("")
     app()

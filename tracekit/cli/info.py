@@ -1,5 +1,6 @@
 """``tracekit info``: what a trace is."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tracekit.cli.console import Console, printable
@@ -12,7 +13,18 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output
-from tracekit.cli.table import size
+from tracekit.cli.table import percent, size
+
+# What a trace may carry beside the routing itself.
+_OPTIONAL = {
+    "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
+    "steps.parquet": ("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
+    "layers.parquet": ("router_matrix", "router_bias", "selection_bias", "norm_weight"),
+}
+# Without these some questions have no answer; the others a model or a run may well not have.
+_MISSED = ("weights", "residency", "logits", "gate_input", "embedding", "router_matrix")
+
+Facts = Mapping[str, Any]
 
 
 def info(
@@ -33,15 +45,78 @@ def info(
     for warning in opened.warnings:
         console.warn(warning)
     facts = describe(opened)
-    destination.write(table=lambda: _table(facts), document=lambda: facts)
+    destination.write(
+        table=lambda: "\n".join(f"{name:<9} {printable(text)}" for name, text in _lines(facts)),
+        document=lambda: {"schema": "tracekit.info/1", **facts},
+        console=console,
+    )
 
 
-def _table(facts: dict[str, Any]) -> str:
-    rows = list(_lines(facts))
-    width = max(len(name) for name, _ in rows)
-    return "\n".join(f"{name:<{width}}  {printable(text)}".rstrip() for name, text in rows)
+def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
+    whole = "complete" if facts["complete"] else "incomplete"
+    ended = f", ended: {facts['ended']}" if facts["ended"] else ""
+    created = f", created {facts['created']}" if facts["created"] else ""
+    yield "trace", f"{facts['path']} ({facts['source']}, {whole}{ended}{created})"
+    yield "model", _model(facts["model"])
+    yield "experts", _experts(facts)
+    yield "engine", _engine(facts)
+    turns = "1 turn" if facts["turns"] == 1 else f"{facts['turns']} turns"
+    yield (
+        "tokens",
+        f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
+        f"{turns}, {facts['passes']} passes",
+    )
+    yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
+    if facts["recorded_lookups"] is not None:
+        yield (
+            "recorded",
+            f"hit rate {percent(facts['recorded_hit_rate_decode'])} % decode "
+            f"({facts['recorded_lookups_decode']} lookups), "
+            f"{percent(facts['recorded_hit_rate_cumulative'])} % cumulative "
+            f"({facts['recorded_lookups']} lookups)",
+        )
+    carried = [n for file, names in _OPTIONAL.items() for n in names if n in facts["columns"][file]]
+    yield "carries", ", ".join(carried) or "-"
+    yield "lacks", ", ".join(name for name in _MISSED if name not in carried) or "-"
+    yield "digest", f"sha256 {facts['digest']}"
 
 
-def _lines(facts: dict[str, Any], prefix: str = ""):
-    for name, value in facts.items():
-        yield prefix + name, str(value)
+def _model(model: Facts) -> str:
+    parts = [
+        f"{model['name']} ({model['arch']}), {model['n_layer']} layers, "
+        f"{model['moe_layers']} of them MoE: {model['n_expert']} experts, "
+        f"{model['top_k']} used per token"
+    ]
+    if model["quantisation"]:
+        parts.append(model["quantisation"])
+    if model["gating"]:
+        parts.append(f"{model['gating']} gating")
+    if model["n_group"] > 1:
+        parts.append(f"{model['n_group_used']} of {model['n_group']} expert groups")
+    return "; ".join(parts)
+
+
+def _experts(facts: Facts) -> str:
+    if facts["bank_bytes"] is None:
+        return "sizes unknown, so a cache cannot be replayed"
+    sizes = dict.fromkeys(size(facts[f"expert_bytes_{end}"]) for end in ("min", "max"))
+    return (
+        f"{' to '.join(sizes)} each, bank {size(facts['bank_bytes'])}, "
+        f"token cycle {size(facts['token_cycle_bytes'])} (what one token touches over all layers)"
+    )
+
+
+def _engine(facts: Facts) -> str:
+    engine = facts["engine"]
+    if engine is None:
+        return "-"
+    parts = [" ".join(filter(None, (engine["name"], engine["version"])))]
+    if facts["budget_bytes"] is None:
+        parts.append("cache budget not recorded")
+    else:
+        policy = engine["cache_policy"] or "expert"
+        parts.append(f"{policy} cache of {size(facts['budget_bytes'])}")
+    if engine["io_threads"]:
+        direct = ", direct" if engine["direct_io"] else ""
+        parts.append(f"{engine['io_threads']} reads at a time{direct}")
+    return "; ".join(parts)

@@ -1,14 +1,14 @@
 """Options that several commands share, and how their text becomes values."""
 
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracekit.cli.output import FORMATS
+from tracekit.cli.table import MIB as MIB
 from tracekit.datasets import resolve
 from tracekit.trace.errors import UsageError
 
@@ -16,7 +16,8 @@ _MAX_MIB = 10**12  # in bytes, still a 64-bit number
 
 
 def _whole(option: str, least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+    def parse(given: str | int) -> int:
+        text = str(given)  # typer sends the default through here too
         if not (text.isascii() and text.isdecimal() and int(text) >= least):
             raise UsageError(f"{option} takes a whole number, {least} or more, not {text!r}.")
         return int(text)
@@ -96,34 +97,25 @@ def cache_fraction(values: Sequence[str]) -> list[float]:
     return _numbers("--cache-fraction", values, what, 1)
 
 
-def params(values: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{name: {field: [value, …]}}``.
+def params(values: Sequence[str]) -> dict[str, list[str]]:
+    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{"NAME.FIELD": [value, …]}``.
 
     Raises
     ------
     UsageError
         A value has not this form, or sets a field twice.
     """
-    result: dict[str, dict[str, list[str]]] = {}
+    result: dict[str, list[str]] = {}
     for text in values:
-        target, equals, settings = text.partition("=")
-        name, dot, field = target.rpartition(".")
-        if not (equals and dot and name and field and settings):
+        target, _, settings = text.partition("=")
+        name, _, field = target.rpartition(".")
+        if not (name and field and settings):
             raise UsageError(
                 f"--param takes NAME.FIELD=VALUE, as in prefetch.spec_max=2, not {text!r}."
             )
-        fields = result.setdefault(name, {})
-        if field in fields:
+        if target in result:
             raise UsageError(
-                f"--param sets {name}.{field} twice; several values stand in one, "
-                f"as in {name}.{field}=1,2."
+                f"--param sets {target} twice; several values stand in one: {target}=1,2."
             )
-        fields[field] = [value.strip() for value in settings.split(",")]
+        result[target] = split(f"--param {target}", [settings])
     return result
-
-
-def variants(fields: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    """Return every combination of the values of `fields`; one empty one where there are none."""
-    return [
-        dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())
-    ]

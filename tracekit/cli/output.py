@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.cli.console import Console
+from tracekit.trace.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "parquet")
 
@@ -47,19 +48,14 @@ def written_whole(path: Path) -> Iterator[Path]:
     TracekitError
         The disk is full, the folder read-only, …; nothing is left behind.
     """
-    target = path if _is_device(path) else path.resolve()
-    work = path if _is_device(path) else target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        yield work
-        if work is not target:
-            with work.open("rb") as file:
-                os.fsync(file.fileno())
-            os.replace(work, target)
-    except OSError as error:
-        raise TracekitError(f"Cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        if work is not target:
-            work.unlink(missing_ok=True)
+    from tracekit.trace.atomic import whole_file, writing
+
+    if _is_device(path):
+        with writing(path):
+            yield path
+    else:
+        with whole_file(path.resolve()) as work:
+            yield work
 
 
 class Output:
@@ -107,6 +103,7 @@ class Output:
         table: Callable[[], str],
         document: Callable[[], Mapping[str, Any]],
         records: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
+        console: Console | None = None,
     ) -> None:
         """Write the form that was asked for.
 
@@ -114,6 +111,8 @@ class Output:
         ----------
         table, document, records : callable
             Make the text table, the JSON object, and the rows of CSV and Parquet.
+        console : Console, optional
+            Told that a file was written.
         """
         if self.format == "table":
             data = table().rstrip("\n").encode(errors="backslashreplace") + b"\n"
@@ -128,17 +127,24 @@ class Output:
         else:
             with written_whole(self.path) as work:
                 work.write_bytes(data)
+            if console is not None:
+                console.note(f"Wrote {self.path}.")
 
 
 def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return `record` with nested mappings as ``outer_inner`` and pairs as ``_low``, ``_high``."""
+    """Return `record` with nested mappings as ``outer_inner``, an interval as low and high.
+
+    Parameters of different policies have no columns in common: ``params`` is text, ``seed=0``.
+    """
     result: dict[str, Any] = {}
     for key, value in record.items():
         name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
+        if key == "params":
+            result[name] = " ".join(f"{field}={value}" for field, value in value.items())
+        elif isinstance(value, Mapping):
             result |= flat(value, f"{name}_")
-        elif isinstance(value, list | tuple) and len(value) == 2:
-            result[f"{name}_low"], result[f"{name}_high"] = value
+        elif key == "ci95":
+            result[f"{name}_low"], result[f"{name}_high"] = value or (None, None)
         else:
             result[name] = value
     return result

@@ -3,22 +3,28 @@
 from dataclasses import MISSING, fields
 from typing import Any
 
-from tracekit.cli.options import ForceOption, FormatOption, OutputOption
+from tracekit.cli.console import Console
+from tracekit.cli.options import ForceOption, FormatOption, OutputOption, QuietOption
 from tracekit.cli.output import Output, flat
 from tracekit.cli.table import Column, render
 
-FLAGS = ("offline", "stochastic", "needs_predictor", "speculative", "lossy")
+FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "stochastic")
 
 
 def policies(
-    format: FormatOption = None, output: OutputOption = None, force: ForceOption = False
+    format: FormatOption = None,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """List cache policies and predictors."""
     destination = Output(output, format, force)
     from tracekit.policies import POLICIES
     from tracekit.predictors import PREDICTORS
 
-    of_policies = [_described(cls, FLAGS) for cls in POLICIES]
+    of_policies = sorted(
+        (_described(cls, FLAGS) for cls in POLICIES), key=lambda e: [e[flag] for flag in FLAGS]
+    )
     of_predictors = [_described(cls, ()) for cls in PREDICTORS]
     destination.write(
         table=lambda: _table(of_policies, of_predictors),
@@ -32,6 +38,7 @@ def policies(
             for kind, entries in (("policy", of_policies), ("predictor", of_predictors))
             for entry in entries
         ],
+        console=Console(quiet),
     )
 
 

@@ -1,0 +1,223 @@
+"""``tracekit replay``: a trace through cache policies and predictors."""
+
+import difflib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tracekit.cli import options
+from tracekit.cli.console import Console
+from tracekit.cli.options import (
+    ForceOption,
+    FormatOption,
+    JobsOption,
+    OutputOption,
+    QuietOption,
+    SeedOption,
+    TraceArgument,
+    VerboseOption,
+)
+from tracekit.cli.output import Output, flat_records
+from tracekit.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.predictors import PredictResult
+    from tracekit.registry import Registry
+    from tracekit.replay import ReplayResult
+
+
+def replay(
+    trace: TraceArgument,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME[,NAME…]",
+            help="Cache policies and predictors, or module:Class of your own; `tracekit policies` "
+            "lists them. Default: lru, belady and bound.",
+        ),
+    ] = None,
+    cache_mib: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cache-mib",
+            metavar="MIB[,MIB…]",
+            help="Cache budgets in MiB (2^20 bytes). Default: the recorded one, else 10, 25 and "
+            "50 % of the expert bank.",
+        ),
+    ] = None,
+    cache_fraction: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cache-fraction", metavar="F[,F…]", help="Budgets as fractions of the expert bank."
+        ),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME.FIELD=VALUE[,VALUE…]",
+            help="A parameter of a policy; several values are several variants.",
+        ),
+    ] = None,
+    per_layer: Annotated[
+        bool, typer.Option("--per-layer", help="The figures of each layer too.")
+    ] = False,
+    validate: Annotated[
+        bool,
+        typer.Option(
+            "--validate", help="Compare each decode lookup with what the engine recorded."
+        ),
+    ] = False,
+    seed: SeedOption = 0,
+    jobs: JobsOption = None,
+    format: FormatOption = None,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Replay a trace through cache policies.
+
+    Says for each policy and cache budget how many expert lookups would have hit and how many
+    bytes would have been read. A predictor among the policies is scored instead.
+    """
+    console = Console(quiet, verbose)
+    destination = Output(output, format, force)
+    sizes = {
+        "cache_mib": options.cache_mib(cache_mib) if cache_mib else None,
+        "cache_fraction": options.cache_fraction(cache_fraction) if cache_fraction else None,
+    }
+    params = options.params(param or [])
+    from tracekit.formats import open_any
+    from tracekit.replay import DEFAULT_POLICIES
+    from tracekit.replay import replay as run
+
+    names = options.split("--policy", policy) if policy else DEFAULT_POLICIES
+    policies, predictors = _by_kind(names)
+    opened = open_any(trace)
+    for warning in opened.warnings:
+        console.warn(warning)
+    replayed = scored = None
+    start = time.perf_counter()
+    if policies:
+        with console.progress("replay") as progress:
+            replayed = run(
+                opened,
+                policies,
+                **sizes,
+                params=params,
+                seed=seed,
+                jobs=jobs,
+                per_layer=per_layer,
+                validate=validate,
+                progress=progress,
+            )
+    if predictors:
+        from tracekit.predictors import predict
+
+        with console.progress("predict") as progress:
+            scored = predict(opened, predictors, seed=seed, jobs=jobs, progress=progress)
+    console.detail(f"seed {seed}; took {time.perf_counter() - start:.2f} s")
+    _write(destination, console, replayed, scored, per_layer)
+
+
+def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Part `names` into policies and predictors.
+
+    Raises
+    ------
+    UsageError
+        A name is of neither kind; the sentence gives the nearest match.
+    """
+    from tracekit.policies import POLICIES
+
+    if all(name in POLICIES for name in names):
+        return list(names), []
+    from tracekit.predictors import PREDICTORS
+
+    policies, predictors = [], []
+    for name in names:
+        if name in POLICIES:
+            policies.append(name)
+        elif name in PREDICTORS or _is_own(name, PREDICTORS):
+            predictors.append(name)
+        elif ":" in name:
+            policies.append(name)
+        else:
+            known = [cls.name for kind in (POLICIES, PREDICTORS) for cls in kind]
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else "`tracekit policies` lists them."
+            raise UsageError(f"No policy or predictor is called {name!r}; {hint}")
+    return policies, predictors
+
+
+def _is_own(name: str, registry: "Registry[Any]") -> bool:
+    """Say whether `name` is ``module:Class`` for a class of the user's own that fits `registry`."""
+    try:
+        return ":" in name and bool(registry.find(name))
+    except UsageError:
+        return False
+
+
+def _write(
+    destination: Output,
+    console: Console,
+    replayed: "ReplayResult | None",
+    scored: "PredictResult | None",
+    per_layer: bool,
+) -> None:
+    results = [result for result in (replayed, scored) if result is not None]
+    if destination.format in ("csv", "parquet"):
+        for note in _notes(results):
+            console.note(note)
+    destination.write(
+        table=lambda: "\n\n".join(_text(replayed, scored)),
+        document=lambda: _document(results),
+        records=lambda: _records(replayed, scored, per_layer),
+        console=console,
+    )
+
+
+def _notes(results: "Sequence[ReplayResult | PredictResult]") -> list[str]:
+    # Warnings of the trace were said when it was opened.
+    said = results[0].trace.warnings
+    return list(dict.fromkeys(n for result in results for n in result.notes if n not in said))
+
+
+def _text(replayed: "ReplayResult | None", scored: "PredictResult | None") -> Iterator[str]:
+    from tracekit.cli.replay_table import replay_text
+
+    if replayed is not None:
+        yield replay_text(replayed)
+    if scored is not None:
+        yield scored.to_text()
+
+
+def _document(results: "Sequence[ReplayResult | PredictResult]") -> dict[str, Any]:
+    documents = [result.to_json() for result in results]
+    document = documents[0]
+    for more in documents[1:]:
+        document = {
+            **document,
+            "config": {**document["config"], **more["config"]},
+            "notes": list(dict.fromkeys([*document["notes"], *more["notes"]])),
+            "results": [*document["results"], *more["results"]],
+        }
+    return document
+
+
+def _records(
+    replayed: "ReplayResult | None", scored: "PredictResult | None", per_layer: bool
+) -> list[dict[str, Any]]:
+    from tracekit.cli.predict import records
+
+    rows = []
+    if replayed is not None:
+        identity = ("policy", "params", "cache_bytes", "cache_mib")
+        rows += flat_records(replayed.records, identity)
+    if scored is not None:
+        rows += records(scored.records, per_layer)
+    return rows

@@ -1,0 +1,205 @@
+"""The table of a replay: it must not mislead a reader who has no documentation at hand."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracekit.cli.console import printable
+from tracekit.cli.table import MIB, NONE, Column, mib, percent, render, size
+
+if TYPE_CHECKING:
+    from tracekit.replay import ReplayResult
+
+UNDER_CYCLE = "^"
+OVER_BUDGET = "*"
+
+# What every record has; the rest are a policy's own counters.
+_COMMON = frozenset(
+    (
+        *("policy", "params", "cache_bytes", "cache_mib", "under_token_cycle", "lookups", "hits"),
+        *("hit_rate_cumulative", "lookups_decode", "hits_decode", "hit_rate_decode"),
+        *("read_bytes", "read_bytes_decode", "peak_resident_bytes", "peak_resident_bytes_decode"),
+        *("over_budget", "over_budget_decode", "gap_to_bound", "validation", "layers"),
+    )
+)
+
+Record = Mapping[str, Any]
+
+
+def replay_text(result: "ReplayResult") -> str:
+    """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
+    records = sorted(result.records, key=lambda r: r["cache_bytes"])  # stable: policies as asked
+    parts = [_head(result), _figures(result, records), *_counters(records)]
+    if result.config["per_layer"]:
+        parts += _layers(records)
+    parts.append("\n".join([*_legend(records), *result.notes]))
+    return "\n\n".join(parts)
+
+
+def _head(result: "ReplayResult") -> str:
+    trace = result.trace
+    per_expert = int(trace.expert_bytes.sum())
+    lines = [
+        printable(
+            f"{trace.name}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
+            f"× {trace.n_expert} experts, {trace.top_k} used per token and layer"
+        ),
+        f"expert bank {size(per_expert * trace.n_expert)}, "
+        f"token cycle {size(per_expert * trace.top_k)}, "
+        f"{_decoded_tokens(result)} decoded tokens",
+    ]
+    lookups = {(r["lookups"], r["lookups_decode"]) for r in result.records}
+    if len(lookups) == 1:
+        ((every, decode),) = lookups
+        lines.append(f"expert lookups: {decode} decode, {every} cumulative")
+    return "\n".join(lines)
+
+
+def _label(record: Record) -> str:
+    from tracekit.policies import POLICIES
+
+    shown = record["params"]
+    if record["policy"] in POLICIES:
+        # A seed is always said; of the rest, what is not as it always is.
+        plain = POLICIES.find(record["policy"]).Params()
+        shown = {k: v for k, v in shown.items() if k == "seed" or v != getattr(plain, k)}
+    return " ".join([record["policy"], *(f"{name}={value}" for name, value in shown.items())])
+
+
+def _is_bound(record: Record) -> bool:
+    return record["policy"] == "bound"
+
+
+def _at_most(record: Record, text: str) -> str:
+    return f"≤ {text}" if _is_bound(record) and text != NONE else text
+
+
+def _at_least(record: Record, text: str) -> str:
+    return f"≥ {text}" if _is_bound(record) and text != NONE else text
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{round(n_bytes / MIB, 2):.12g}"
+
+
+def _cache(record: Record) -> str:
+    mark = UNDER_CYCLE if record["under_token_cycle"] else " "
+    return _mib(record["cache_bytes"]) + mark
+
+
+def _peak(record: Record, phase: str) -> str:
+    mark = OVER_BUDGET if record[f"over_budget{phase}"] else " "
+    return mib(record[f"peak_resident_bytes{phase}"]) + mark
+
+
+def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
+    tokens = _decoded_tokens(result)
+    bank = int(result.trace.expert_bytes.sum()) * result.trace.n_expert
+
+    def per_token(record: Record) -> str:
+        return _at_least(record, mib(record["read_bytes_decode"] / tokens if tokens else None))
+
+    columns = [
+        Column("policy", _label, left=True),
+        Column("cache\nMiB ", _cache),
+        Column("cache\n% of\nbank", lambda r: percent(r["cache_bytes"] / bank)),
+        Column("decode\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_decode"]))),
+        Column("cumulative\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_cumulative"]))),
+        Column("below\nbound\npoints", lambda r: percent(r["gap_to_bound"])),
+        Column("decode\nread per\ntoken\nMiB", per_token),
+        Column("cumulative\nread\nMiB", lambda r: _at_least(r, mib(r["read_bytes"]))),
+        Column("decode\npeak\nresident\nMiB ", lambda r: _peak(r, "_decode")),
+        Column("cumulative\npeak\nresident\nMiB ", lambda r: _peak(r, "")),
+    ]
+    if any("validation" in r for r in records):
+        columns.append(Column("lookups that\ndiffer from\nthe recording", _mismatches))
+    several = len({_label(r) for r in records}) > 1
+    return render(columns, records, (lambda r: r["cache_bytes"]) if several else None)
+
+
+def _decoded_tokens(result: "ReplayResult") -> int:
+    from tracekit.trace.schema import DECODE
+
+    return int((result.trace.steps(["phase"])["phase"] == DECODE).sum())
+
+
+def _mismatches(record: Record) -> str:
+    if "validation" not in record:
+        return NONE
+    return "{mismatches} of {lookups}".format(**record["validation"])
+
+
+def _counters(records: Sequence[Record]) -> list[str]:
+    names = list(dict.fromkeys(name for r in records for name in r if name not in _COMMON))
+    if not names:
+        return []
+    counting = [r for r in records if any(name in r for name in names)]
+    columns = [
+        Column("policy", _label, left=True),
+        Column("cache\nMiB ", _cache),
+        *(Column(_counter_header(name), _counter_cell(name)) for name in names),
+    ]
+    return [render(columns, counting)]
+
+
+def _counter_header(name: str) -> str:
+    for ending, unit in (("_bytes", "MiB"), ("_rate", "%"), ("_share", "%")):
+        if name.endswith(ending):
+            return "\n".join([*name.removesuffix(ending).split("_"), unit])
+    return name.replace("_", "\n")
+
+
+def _counter_cell(name: str):
+    def cell(record: Record) -> str:
+        value = record.get(name)
+        if name.endswith("_bytes"):
+            return mib(value)
+        if name.endswith(("_rate", "_share")):
+            return percent(value)
+        if value is None:
+            return NONE
+        return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+    return cell
+
+
+def _layers(records: Sequence[Record]) -> list[str]:
+    tables = []
+    for cache_bytes in dict.fromkeys(r["cache_bytes"] for r in records):
+        here = [r for r in records if r["cache_bytes"] == cache_bytes and not _is_bound(r)]
+        rows = [
+            {"layer": layers[0]["layer"], "rates": [entry["hit_rate_decode"] for entry in layers]}
+            for layers in zip(*(r["layers"] for r in here), strict=True)
+        ]
+        columns = [Column("layer", lambda row: str(row["layer"]))]
+        columns += [
+            Column(_label(r), lambda row, i=i: percent(row["rates"][i])) for i, r in enumerate(here)
+        ]
+        title = f"decode hit rate of each layer, %, at a cache of {_mib(cache_bytes)} MiB"
+        if here:
+            tables.append(f"{title}\n{render(columns, rows)}")
+    return tables
+
+
+def _legend(records: Sequence[Record]) -> list[str]:
+    from tracekit.policies import POLICIES
+
+    lines = ["decode: generated tokens only; cumulative: prompts (prefill) and generated tokens"]
+    if any(r["under_token_cycle"] for r in records):
+        lines.append(f"{UNDER_CYCLE} cache smaller than one token cycle")
+    if any(r["over_budget"] or r["over_budget_decode"] for r in records):
+        lines.append(f"{OVER_BUDGET} more was resident than the budget")
+    if any(map(_is_bound, records)):
+        lines.append("≤ ≥ bound: proven limits for every policy that reads only what is asked for")
+    if any(r["gap_to_bound"] is None and not _is_bound(r) for r in records):
+        lines.append(
+            "- below bound: the bound does not hold for what keeps more than its budget, "
+            "reads ahead or skips experts"
+        )
+    ahead = [
+        name
+        for name in dict.fromkeys(r["policy"] for r in records)
+        if name in POLICIES and POLICIES.find(name).offline and name != "bound"
+    ]
+    if ahead:
+        lines.append(f"{', '.join(ahead)}: knows the future, so no engine can run it")
+    return lines
