@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -97,26 +97,31 @@ def predict(
             jobs=jobs,
             progress=progress,
         )
-    for note in result.notes:
-        console.note(note)
     console.detail(f"seed {seed}")
+    if destination.format in ("csv", "parquet"):
+        for note in result.notes:
+            console.note(note)
     destination.write(
         table=result.to_text,
         document=result.to_json,
         records=lambda: records(result.records, per_layer),
+        console=console,
     )
 
 
-def records(results: Sequence[dict], per_layer: bool) -> list[dict]:
+def records(results: Sequence[dict[str, Any]], per_layer: bool) -> list[dict[str, Any]]:
     """Return the flat records of CSV and Parquet, with a row for each layer if asked."""
-    if not per_layer:
-        results = [{k: v for k, v in r.items() if k != "layers"} for r in results]
-    rows = flat_records(results, ("predictor", "horizon"))
-    return [{"ci95_low": None, "ci95_high": None} | _without_null_pair(row) for row in rows]
+    rows = []
+    for result in results:
+        layers = [_with_pair(layer) for layer in result["layers"]]
+        row = _with_pair({key: value for key, value in result.items() if key != "layers"})
+        rows.append({**row, "layers": layers} if per_layer else row)
+    return flat_records(rows, ("predictor", "horizon"))
 
 
-def _without_null_pair(row: dict) -> dict:
-    return {key: value for key, value in row.items() if key != "ci95"}
+def _with_pair(record: dict[str, Any]) -> dict[str, Any]:
+    """Return `record` with an interval of nulls where it has none: two columns in any case."""
+    return record | {"ci95": record["ci95"] or [None, None]}
 
 
 def one_blas_thread() -> None:

@@ -84,6 +84,7 @@ def sentences(records: Sequence[Record]) -> list[str]:
         found.append(floor)
     if weak := _weak_layers(records):
         found.append(weak)
+    found += [_route_ahead(r) for r in records if r["predictor"] == "stale-gate" and r["slots"]]
     found.append(
         "Accuracy is not speed: these figures say how much of the routing is known early, not that "
         "knowing it makes a token faster; replay with --policy lru,retention,prefetch to see what "
@@ -128,6 +129,17 @@ def _weak_layers(records: Sequence[Record]) -> str:
     return (
         f"For {label(record)} the 95 % interval of {len(weak)} of {len(layers)} layers lies below "
         f"the overall {percent(overall)} %, lowest first: {where}."
+    )
+
+
+def _route_ahead(record: Record) -> str:
+    """Say what a model that routed by the guess would keep of its own routing."""
+    mass = record["gate_mass"]
+    carried = "" if mass is None else f", which carry {percent(mass)} % of the router weight,"
+    return (
+        f"Routing ahead by {label(record)} would keep {percent(record['slot_accuracy'])} % of the "
+        f"selected experts{carried} and leave {percent(record['exact_rate'])} % of the routings as "
+        "they are, before the text itself changes."
     )
 
 
@@ -194,10 +206,14 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def text(records: Sequence[Record], n_tokens: int, named: Sequence[int], top_k: int) -> str:
+def text(
+    records: Sequence[Record],
+    n_tokens: int,
+    named: Sequence[int],
+    top_k: int,
+    notes: Sequence[str],
+) -> str:
     """Return the whole report."""
-    if not records:
-        return "Nothing was scored: no predictor can run on this trace."
     parts = [
         *alarm(records),
         headline(records) + "\n(slot accuracy: selected experts named; in parentheses, whole "
@@ -208,4 +224,6 @@ def text(records: Sequence[Record], n_tokens: int, named: Sequence[int], top_k: 
     if list(named) != [top_k]:
         parts.append(named_table(records, named))
     parts.append("\n".join(s for s in sentences(records) if s not in alarm(records)))
+    if notes:
+        parts.append("\n".join(notes))
     return "\n\n".join(parts)

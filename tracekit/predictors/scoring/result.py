@@ -196,7 +196,9 @@ class PredictResult:
 
     def to_text(self) -> str:
         """Return the whole report."""
-        return report.text(self.records, self.n_tokens, self.config["named"], self.top_k)
+        return report.text(
+            self.records, self.n_tokens, self.config["named"], self.top_k, self.notes
+        )
 
 
 def _rates(tally: Tally, layers: slice, k: int, ties: bool) -> dict[str, Any]:

@@ -1,0 +1,308 @@
+"""The report, the frames, the JSON and the command; the phone traces; a predictor of one's own."""
+
+import json
+import re
+import subprocess
+import sys
+from textwrap import dedent, indent
+
+import numpy as np
+import pytest
+from predict_traces import toy, trace_of
+
+import tracekit.predictors.base
+from tracekit.predictors import PREDICTORS, predict
+from tracekit.predictors.scoring.bootstrap import Bootstrap
+from tracekit.predictors.scoring.report import percent
+from tracekit.predictors.scoring.tally import Units
+
+
+@pytest.fixture(scope="module")
+def result():
+    trace = trace_of(toy(turns=(50, 40, 45)))
+    return predict(trace, ["stale-gate", "prev-token", "ctrl"], horizons=(1, 2), named=[8])
+
+
+def test_headline(result):
+    stale, far, prev, ctrl = result.records
+    shown = [
+        (name, f"{100 * r['slot_accuracy']:.1f}", f"{100 * r['exact_rate']:.1f}")
+        for name, r in (
+            ("stale-gate", stale),
+            ("stale-gate at horizon 2", far),
+            ("prev-token", prev),
+            ("ctrl", ctrl),
+        )
+    ]
+    assert result.headline() == " | ".join(f"{n} {a} % ({b} %)" for n, a, b in shown)
+    assert "\n" not in result.headline()
+
+
+def test_text_report(result):
+    text = result.to_text()
+    assert text.startswith(result.headline())
+    assert "stale-gate: 405 routings, 1620 slots, 135 unscored, 95 % interval " in text
+    assert "prev-token: 528 routings, 2112 slots, 12 unscored" in text
+    table = [line.split() for line in text.splitlines()]
+    assert ["layer", "stale", "stale+2", "prev", "ctrl", "routings"] in table
+    at = table.index(["layer", "stale", "stale+2", "prev", "ctrl", "routings"])
+    rows = table[at + 1 : at + 5]
+    assert [row[0] for row in rows] == ["0", "1", "2", "3"]
+    assert [row[1] == "-" for row in rows] == [True, False, False, False]
+    assert [row[2] == "-" for row in rows] == [True, True, False, False]
+    assert all(row[4:] == ["100.0", "135"] for row in rows)
+    assert ["named", "4", "8", "mass", "4", "mass", "8"] in table
+    assert "Accuracy is not speed" in text
+
+
+def test_sentences_say_what_the_figures_say(result):
+    stale, _, prev, _ = result.records
+    first = result.sentences()[0]
+    assert f"stale-gate names {percent(stale['slot_accuracy'])} %" in first
+    assert (
+        f"more than what the previous token selected ({percent(prev['slot_accuracy'])} %)" in first
+    )
+    below = [
+        layer["layer"]
+        for layer in stale["layers"]
+        if layer["ci95"] and layer["ci95"][1] < stale["slot_accuracy"]
+    ]
+    said = next(s for s in result.sentences() if "stale-gate" in s and "interval" in s)
+    listed = [int(n) for n in re.findall(r"(\d+) \(\d", said)]
+    assert sorted(listed) == below
+
+
+def test_a_broken_control_is_said_first_and_loudly():
+    run = toy(turns=(60,))
+    run.matrix[2] = run.matrix[2][::-1]  # the probe reads another matrix than the model
+    result = predict(trace_of(run), ["stale-gate", "ctrl"])
+    text = result.to_text()
+    ctrl = result.record("ctrl")
+    assert text.startswith("CTRL IS BELOW 100 %: the fresh-gate control names only ")
+    assert f"in layers 2 ({percent(ctrl['layers'][2]['slot_accuracy'])} %);" in text
+    assert "against ctrl, not against 100 %" in text
+    assert result.sentences()[0].startswith("CTRL IS BELOW 100 %")
+    assert [x["slot_accuracy"] for x in ctrl["layers"]][:2] == [1.0, 1.0]
+
+
+def test_only_a_whole_is_written_as_one():
+    assert percent(1.0) == "100.0"
+    assert percent(0.99996) == "99.996"
+    assert percent(0.9994) == "99.9"
+    assert percent(0.0) == "0.0"
+    assert percent(None) == "-"
+
+
+def test_json(result):
+    document = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert document["schema"] == "tracekit.predict/1"
+    assert document["config"]["horizons"] == [1, 2]
+    assert document["config"]["seed"] == 0
+    assert document["provenance"]["trace_digest"] == result.trace.digest
+    first = document["results"][0]
+    assert {"predictor", "horizon", "routings", "slots", "hits", "slot_accuracy"} <= set(first)
+    assert {"exact_rate", "unscored", "ci95", "layers"} <= set(first)
+    assert first["layers"][0]["slot_accuracy"] is None
+    assert first["layers"][0]["ci95"] is None
+    assert first["layers"][0]["unscored"] == 135
+    assert document["results"][2]["horizon"] is None
+
+
+def test_frames(result):
+    frame = result.frame
+    assert frame["predictor"].tolist() == ["stale-gate", "stale-gate", "prev-token", "ctrl"]
+    assert (frame["hits"] / frame["slots"] == frame["slot_accuracy"]).all()
+    assert (frame["recall_8"] >= frame["slot_accuracy"]).all()
+    layers = result.layers
+    assert len(layers) == 4 * 4
+    assert layers.query("predictor == 'stale-gate' and layer == 0")["slot_accuracy"].isna().all()
+
+
+# ---- intervals --------------------------------------------------------------------------------
+
+
+def test_units_are_stretches_of_one_turn():
+    units = Units.of(np.array([3, 5]), np.array([40, 16]))
+    assert units.tokens == 16
+    assert units.turn.tolist() == [3, 3, 3, 5]
+    long = Units.of(np.array([0]), np.array([1_000_000]))
+    assert len(long) <= 4096
+
+
+def test_interval_holds_the_estimate_and_narrows():
+    rng = np.random.default_rng(1)
+
+    def interval(n):
+        hits = rng.binomial(64, 0.7, (n, 1))
+        low, high = Bootstrap(np.zeros(n, np.int32), 0).interval(hits, np.full((n, 1), 64))
+        assert low[0] < hits.sum() / (64 * n) < high[0]
+        return high[0] - low[0]
+
+    assert interval(400) < interval(25)
+
+
+def test_interval_covers_as_often_as_it_says():
+    # Units whose rates differ, as stretches of text do: a normal interval of single routings would
+    # be far too narrow.
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(200):
+        rates = np.clip(rng.normal(0.6, 0.1, 40), 0, 1)
+        hits = rng.binomial(128, rates)[:, None]
+        low, high = Bootstrap(np.zeros(40, np.int32), 0).interval(hits, np.full((40, 1), 128))
+        covered += low[0] <= 0.6 <= high[0]
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_turns_are_drawn_where_there_are_ten():
+    # All units of a turn agree, so the turns are the only independent draws.
+    turn = np.repeat(np.arange(12), 50).astype(np.int32)
+    rate = np.random.default_rng(3).uniform(0.3, 0.9, 12)[turn]
+    hits = np.round(rate * 100).astype(int)[:, None]
+    slots = np.full((600, 1), 100)
+    low, high = Bootstrap(turn, 0).interval(hits, slots)
+    alone_low, alone_high = Bootstrap(np.zeros(600, np.int32), 0).interval(hits, slots)
+    assert high[0] - low[0] > 3 * (alone_high[0] - alone_low[0])
+
+
+def test_too_little_to_draw_from_has_no_interval():
+    record = predict(trace_of(toy(turns=(40,))), ["ctrl"]).records[0]
+    assert record["ci95"] is None
+    assert predict(trace_of(toy(turns=(64,))), ["ctrl"]).records[0]["ci95"] == [1.0, 1.0]
+
+
+def test_difference_is_paired():
+    trace = trace_of(toy(turns=(80, 80, 80)))
+    result = predict(trace, ["stale-gate", "stale-gate-renorm", "prev-token"])
+    stale, renorm, _ = result.records
+    gain, low, high = result.difference("stale-gate-renorm", "stale-gate")
+    assert gain == pytest.approx(renorm["slot_accuracy"] - stale["slot_accuracy"])
+    assert low < gain < high
+    assert result.difference("stale-gate", "stale-gate") == (0, 0, 0)
+    # Against prev-token only the routings that both scored in full count.
+    gain, _, _ = result.difference("stale-gate", "prev-token")
+    assert gain > 0.2
+
+
+# ---- the phone traces -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "prev", "hot"), [("qwen", "38.0", "37.6"), ("gptoss", "17.9", "26.7")]
+)
+def test_published_accuracies(phone_traces, name, prev, hot):
+    from tracekit.formats import open_any
+
+    trace = open_any(phone_traces / "traces" / f"{name}.route.csv")
+    result = predict(trace, ["prev-token", "static-hot-insample", "static-hot"])
+    shown = [percent(record["slot_accuracy"]) for record in result.records]
+    assert shown[:2] == [prev, hot]
+    assert result.records[2]["slot_accuracy"] < result.records[1]["slot_accuracy"]
+
+
+# ---- a predictor of one's own -----------------------------------------------------------------
+
+
+def test_the_documented_example_runs(tmp_path, monkeypatch):
+    text = tracekit.predictors.base.__doc__
+    lines = [line[4:] for line in text.splitlines() if line.startswith((">>> ", "... "))]
+    (tmp_path / "same_ids.py").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    run = toy(turns=(12, 8))
+    (record,) = predict(trace_of(run), ["same_ids:SameIds"]).records
+    same = [
+        len(set(run.experts[t, layer]) & set(run.experts[t, layer - 1]))
+        for t in range(20)
+        for layer in range(1, 4)
+    ]
+    assert record["predictor"] == "same-ids"
+    assert record["hits"] == sum(same)
+    assert record["unscored"] == 20
+    assert len(lines) < 20
+
+
+def test_every_predictor_is_described():
+    for cls in PREDICTORS:
+        assert cls.summary
+        assert cls.__doc__
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+def command(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "tracekit", "predict", *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    from tracekit.trace import write_trace
+
+    path = tmp_path_factory.mktemp("predict") / "toy.trace"
+    write_trace(trace_of(toy(turns=(20, 20))), path)
+    return path
+
+
+def test_command_prints_the_report(recorded):
+    done = command(recorded, cwd=recorded.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("stale-gate ")
+    assert "ctrl 100.0 % (100.0 %)" in done.stdout.splitlines()[0]
+
+
+def test_command_writes_every_layer_as_csv(recorded):
+    done = command(
+        recorded,
+        *("--predictor", "stale-gate,prev-token", "--horizon", "1,2", "--named", "4,8"),
+        *("--per-layer", "--format", "csv", "--jobs", "1"),
+        cwd=recorded.parent,
+    )
+    assert done.returncode == 0, done.stderr
+    header, *rows = done.stdout.splitlines()
+    assert header.startswith("predictor,horizon,routings,slots,hits,slot_accuracy,")
+    assert {"ci95_low", "ci95_high", "recall_8", "layer"} <= set(header.split(","))
+    assert len(rows) == 3 * (1 + 4)
+
+
+def test_command_takes_a_class_from_the_current_folder(recorded):
+    source = indent(
+        dedent("""
+        def scores(self, block, layer):
+            return np.tile(-np.arange(16, dtype=np.float32), (len(block), 1))
+        """),
+        "    ",
+    )
+    module = recorded.parent / "lowest_ids.py"
+    module.write_text(
+        "import numpy as np\nfrom tracekit.predictors import Predictor\n\n"
+        f"class Lowest(Predictor):\n    name = 'lowest'\n    summary = 'ids 0 to k'\n{source}"
+    )
+    done = command(recorded, "--predictor", "lowest_ids:Lowest", cwd=recorded.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("lowest ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--predictor", "combin"], 2, "did you mean 'combined'?"),
+        (["--horizon", "0"], 2, "--horizon takes whole numbers from 1 up, not '0'."),
+        (["--horizon", "4"], 2, "reaches past the model: it has 4 MoE layers"),
+        (["--named", "1e3"], 2, "--named takes whole numbers from 1 up, not '1e3'."),
+        (["--named", "99"], 2, "99 experts cannot be named: the model has 16"),
+        (["--train", "nowhere.trace"], 3, "nowhere.trace"),
+    ],
+)
+def test_command_refuses_in_a_sentence(recorded, arguments, code, sentence):
+    done = command(recorded, *arguments, cwd=recorded.parent)
+    assert sentence in done.stderr
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
