@@ -5,10 +5,12 @@ from typing import Any
 
 from tracekit.policies.base import Batches
 from tracekit.replay.budgets import MIB
+from tracekit.replay.records import Outcome
 
 
-def notes(batches: Batches, records: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the sentences that a reader of `records` needs."""
+def notes(batches: Batches, results: Sequence[Outcome]) -> list[str]:
+    """Return the sentences that a reader of `results` needs."""
+    records = [result.record for result in results]
     cycle = f"{batches.token_cycle_bytes / MIB:.1f} MiB"
     under = [r for r in records if r["under_token_cycle"]]
     sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle}"
@@ -24,13 +26,13 @@ def notes(batches: Batches, records: Sequence[dict[str, Any]]) -> list[str]:
             f"At {_sizes(never)} global LRU never hits while decoding (0.0 %): a token's own "
             "layers push out each expert before the next token can ask for it."
         )
-    for policy in dict.fromkeys(r["policy"] for r in records):
-        over = [r for r in records if r["policy"] == policy and r["over_budget_decode"]]
-        if over:
-            sentences.append(
-                f"{policy} held more than its budget while decoding at {_sizes(over)}; "
-                "its hit rates there do not compare with those of policies that kept to theirs."
-            )
+    overran = [r.record for r in results if not r.kept and r.record["over_budget_decode"]]
+    for policy in dict.fromkeys(r["policy"] for r in overran):
+        over = [r for r in overran if r["policy"] == policy]
+        sentences.append(
+            f"{policy} held more than its budget while decoding at {_sizes(over)}; "
+            "its hit rates there do not compare with those of policies that kept to theirs."
+        )
     return sentences
 
 

@@ -20,14 +20,13 @@ class Outcome:
         The figures, by the names of the columns of a result; None where there is none.
     layers : list of dict or None
         The same for each MoE layer, if asked for.
-    bounded : bool
-        The bound holds: a demand policy that left no more resident than the budget, or than the
-        batch alone where that is larger.
+    kept : bool
+        No batch left more resident than the budget, or than itself alone where that is larger.
     """
 
     record: dict[str, Any]
     layers: list[dict[str, Any]] | None
-    bounded: bool
+    kept: bool
 
 
 def outcome(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool) -> Outcome:
@@ -64,7 +63,7 @@ def outcome(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: boo
     return Outcome(
         record,
         _by_layer(batches, lookups, cell.hits, read_bytes) if per_layer else None,
-        bool(kept) and not (policy.speculative or policy.lossy),
+        bool(kept),
     )
 
 
@@ -87,7 +86,7 @@ def _of_limit(policy: Policy, batches: Batches, limit: Limit, per_layer: bool) -
         "over_budget_decode": None,
     }
     layers = _by_layer(batches, batches.lookups, None, None) if per_layer else None
-    return Outcome(record, layers, False)
+    return Outcome(record, layers, True)
 
 
 def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:

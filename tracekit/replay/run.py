@@ -82,70 +82,86 @@ def replay(
     chosen = _policies(policies, params or {}, seed)
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs takes a number of threads, 1 or more, not {jobs!r}.")
-    jobs = jobs or len(os.sched_getaffinity(0))
     batches = build_batches(trace, weights=any(policy.lossy for policy in chosen))
     budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
     recorded = recorded_residency(trace, batches) if validate else None
     # The distance to the bound is part of every result, so the bound is always replayed.
-    asked = len(chosen)
-    at_bound = next((i for i, policy in enumerate(chosen) if isinstance(policy, Bound)), asked)
-    if at_bound == asked:
-        chosen.append(Bound())
-    inputs = [inputs_of(policy, trace, batches) for policy in chosen]
+    asked_for_bound = any(isinstance(policy, Bound) for policy in chosen)
+    replayed = chosen if asked_for_bound else [*chosen, Bound()]
+    bound = next(i for i, policy in enumerate(replayed) if isinstance(policy, Bound))
+    given = [inputs_of(policy, trace, batches, seed) for policy in replayed]
 
-    def simulate(task: tuple[int, np.ndarray]) -> list[Outcome]:
-        policy, of_policy = chosen[task[0]], inputs[task[0]]
-        cells = policy.simulate(of_policy, budgets[task[1]], per_lookup=validate)
-        outcomes = [outcome(policy, of_policy, cell, per_layer) for cell in cells]
-        if recorded is not None and not isinstance(policy, Bound):
+    def simulate(policy: int, part: np.ndarray) -> list[Outcome]:
+        cells = replayed[policy].simulate(given[policy], part, per_lookup=validate)
+        outcomes = [outcome(replayed[policy], given[policy], cell, per_layer) for cell in cells]
+        if recorded is not None and policy != bound:
             for cell, figures in zip(cells, outcomes, strict=True):
-                figures.record["validation"] = recorded.compare(policy, cell)
+                figures.record["validation"] = recorded.compare(replayed[policy], cell)
         return outcomes
 
-    size = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
-    parts = np.split(np.arange(len(budgets)), np.arange(size, len(budgets), size))
-    tasks = list(itertools.product(range(len(chosen)), parts))
-    outcomes: list[list[Outcome | None]] = [[None] * len(budgets) for _ in chosen]
-    done, total = 0, len(chosen) * len(budgets)
-    for index, part in on_threads(simulate, tasks, jobs):
-        which, cells = tasks[index]
-        for cell, figures in zip(cells, part, strict=True):
-            outcomes[which][cell] = figures
-        done += len(cells)
-        if progress is not None:
-            progress(done, total)
-    limits = outcomes[at_bound]
-    records = []
-    for part in outcomes[:asked]:
-        for figures, limit in zip(part, limits, strict=True):
-            record = figures.record
-            if figures.bounded and record["lookups"]:
-                record["gap_to_bound"] = (
-                    limit.record["hit_rate_cumulative"] - record["hit_rate_cumulative"]
-                )
-            records.append(record | ({"layers": figures.layers} if per_layer else {}))
+    jobs = jobs or os.cpu_count() or 1
+    outcomes = _on_threads(simulate, len(replayed), budgets, jobs, progress)
+    results = []
+    for policy, of_policy in zip(chosen, outcomes, strict=False):
+        for figures, limit in zip(of_policy, outcomes[bound], strict=True):
+            _note_gap(policy, figures, limit.record)
+            results.append(figures)
     config = {
-        "policies": list(dict.fromkeys(policy.name for policy in chosen[:asked])),
+        "policies": list(dict.fromkeys(policy.name for policy in chosen)),
         "cache_bytes": budgets.tolist(),
         "seed": seed,
         "per_layer": per_layer,
         "validate": validate,
     }
     return ReplayResult(
-        records=records,
+        records=[r.record | ({"layers": r.layers} if per_layer else {}) for r in results],
         config=config,
-        notes=[*trace.warnings, *notes(batches, records)],
+        notes=[*trace.warnings, *notes(batches, results)],
         trace=trace,
     )
 
 
-def inputs_of(policy: Policy, trace: Trace, batches: Batches) -> Batches:
+def _on_threads(
+    simulate: Callable[[int, np.ndarray], list[Outcome]],
+    n_policies: int,
+    budgets: np.ndarray,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[list[Outcome]]:
+    """Call ``simulate(policy, some of the budgets)`` for all; return them by policy and budget."""
+    size = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
+    tasks = [
+        (policy, slice(start, start + size))
+        for policy in range(n_policies)
+        for start in range(0, len(budgets), size)
+    ]
+    outcomes: list[list[Any]] = [[None] * len(budgets) for _ in range(n_policies)]
+    done = 0
+    work = ((policy, budgets[part]) for policy, part in tasks)
+    for index, cells in on_threads(lambda task: simulate(*task), list(work), jobs):
+        policy, part = tasks[index]
+        outcomes[policy][part] = cells
+        done += len(cells)
+        if progress is not None:
+            progress(done, n_policies * len(budgets))
+    return outcomes
+
+
+def _note_gap(policy: Policy, figures: Outcome, limit: Mapping[str, Any]) -> None:
+    """Fill in how much higher the bound's hit rate is, where it is one."""
+    demand = not (policy.speculative or policy.lossy or isinstance(policy, Bound))
+    rate = figures.record["hit_rate_cumulative"]
+    if demand and figures.kept and rate is not None:
+        figures.record["gap_to_bound"] = limit["hit_rate_cumulative"] - rate
+
+
+def inputs_of(policy: Policy, trace: Trace, batches: Batches, seed: int = 0) -> Batches:
     """Return `batches` with what `policy` asks for: the guesses of its predictor."""
     if not policy.needs_predictor:
         return batches
     from tracekit.predictors import guesses
 
-    return replace(batches, guesses=guesses(trace, batches, policy.params))
+    return replace(batches, guesses=guesses(trace, batches, policy.params, seed))
 
 
 def _policies(

@@ -1,0 +1,136 @@
+"""Small runs, drawn at random or given, as traces and as the plain loads of `reference`."""
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+from reference import Load
+
+from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceFacts
+from tracekit.trace.columns import from_numpy
+from tracekit.trace.schema import layers_schema, routing_schema
+
+EXAMPLES = int(os.environ.get("TRACEKIT_EXAMPLES", "60"))  # drawn runs for each test
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as a trace has it: passes of (turn, decode, first step, {layer: rows of experts}).
+
+    Attributes
+    ----------
+    sizes : dict
+        Expert bytes of each MoE layer, by the model's own layer number.
+    """
+
+    sizes: dict
+    n_expert: int
+    top_k: int
+    passes: tuple
+
+    @property
+    def loads(self):
+        """The run for the oracles; layers without a row in a pass load nothing."""
+        return [
+            Load(turn, number, decode, layer, tuple(e for row in rows for e in row))
+            for number, (turn, decode, _, layers) in enumerate(self.passes)
+            for layer, rows in sorted(layers.items())
+            if rows
+        ]
+
+    @property
+    def layer_sizes(self):
+        """Sizes of the layers that appear in the run."""
+        seen = {load.layer for load in self.loads}
+        return {layer: size for layer, size in self.sizes.items() if layer in seen}
+
+    def trace(self, cache_bytes=None, **given):
+        """The run as a trace, recorded with a budget and with columns `given` (a row a routing)."""
+        columns = {name: [] for name in ("turn", "pass", "phase", "step", "layer", "experts")}
+        for number, (turn, decode, first_step, layers) in enumerate(self.passes):
+            n_tokens = max(map(len, layers.values()))
+            for layer, rows in sorted(layers.items()):
+                for i, row in enumerate(rows):
+                    columns["turn"].append(turn)
+                    columns["pass"].append(number)
+                    columns["phase"].append(int(decode))
+                    # A layer that got fewer tokens got the last ones.
+                    columns["step"].append(first_step + n_tokens - len(rows) + i)
+                    columns["layer"].append(layer)
+                    columns["experts"].append(row)
+        n_rows = len(columns["turn"])
+        schema = routing_schema(self.top_k)
+        arrays = []
+        for field in schema:
+            values, valid = given.get(field.name), None
+            if field.name == "experts":
+                values = np.array(columns["experts"], np.uint16).reshape(n_rows, self.top_k)
+            elif field.name in columns:
+                values = np.array(columns[field.name], field.type.to_pandas_dtype())
+            elif field.name == "weights" and values is not None:
+                valid = ~np.isnan(values)
+            arrays.append(from_numpy(values, field.type, n_rows, valid))
+        n_layer = max(columns["layer"]) + 1
+        layers = pa.table(
+            {
+                "layer": pa.array(range(n_layer), pa.int16()),
+                "expert_bytes": pa.array([self.sizes.get(i) for i in range(n_layer)], pa.int64()),
+                "dense_bytes": pa.nulls(n_layer, pa.int64()),
+            }
+        )
+        for field in list(layers_schema())[3:]:
+            layers = layers.append_column(field, pa.nulls(n_layer, field.type))
+        facts = TraceFacts(
+            model=ModelFacts(
+                name="drawn", arch="none", n_layer=n_layer, n_expert=self.n_expert, top_k=self.top_k
+            ),
+            source="synthetic",
+            engine=EngineFacts(name="none", cache_bytes=cache_bytes),
+            complete=True,
+        )
+        return Trace.from_tables(facts, layers, pa.Table.from_arrays(arrays, schema=schema))
+
+
+@st.composite
+def runs(draw, max_layers=3, max_expert=6, max_tokens=6, equal_sizes=False):
+    """Draw a run: several turns, prefills in chunks and gathered to their last token, decoding."""
+    n_expert = draw(st.integers(1, max_expert))
+    top_k = draw(st.integers(1, min(n_expert, 3)))
+    layer_ids = draw(
+        st.lists(st.integers(0, 5), min_size=1, max_size=max_layers, unique=True).map(sorted)
+    )
+    size = st.integers(1, 7)
+    if equal_sizes:
+        sizes = dict.fromkeys(layer_ids, draw(size))
+    else:
+        sizes = {layer: draw(size) for layer in layer_ids}
+    routing = st.permutations(range(n_expert)).map(lambda ids: tuple(ids[:top_k]))
+    passes = []
+    turn = 0
+    for turn in range(draw(st.integers(1, 3))):
+        step = 0
+        for _ in range(draw(st.integers(0, 2))):  # chunks of the prompt
+            n_tokens = draw(st.integers(1, max_tokens))
+            rows = {
+                layer: draw(st.lists(routing, min_size=n_tokens, max_size=n_tokens))
+                for layer in layer_ids
+            }
+            gathered = draw(st.integers(0, n_tokens)) if len(layer_ids) > 1 else n_tokens
+            rows[layer_ids[-1]] = rows[layer_ids[-1]][n_tokens - gathered :]
+            passes.append((turn, False, step, rows))
+            step += n_tokens
+        for _ in range(draw(st.integers(0 if passes else 1, max_tokens))):  # decoded tokens
+            passes.append((turn, True, step, {layer: [draw(routing)] for layer in layer_ids}))
+            step += 1
+    return Run(sizes, n_expert, top_k, tuple(passes))
+
+
+def budgets_of(run):
+    """Budgets that matter for `run`: none, under a batch, under a cycle, around and above all."""
+    bank = sum(run.layer_sizes.values()) * run.n_expert
+    cycle = sum(run.layer_sizes.values()) * run.top_k
+    return sorted(
+        {0, 1, min(run.sizes.values()), cycle - 1, cycle, bank // 2, bank - 1, bank, 2 * bank}
+    )

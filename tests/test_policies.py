@@ -1,0 +1,109 @@
+"""Every policy against its plain-Python oracle, load by load, on drawn runs."""
+
+import numpy as np
+import pytest
+import reference
+from cache_runs import EXAMPLES, Run, budgets_of, runs
+from hypothesis import given, settings
+
+from tracekit.policies import load_policy
+from tracekit.policies.belady import Belady
+from tracekit.policies.bound import Bound
+from tracekit.replay import build_batches
+
+ORACLES = {
+    "lru": reference.lru,
+    "lfu": reference.lfu,
+    "belady": reference.belady,
+    "layer-lru": reference.in_shares(reference.lru),
+    "layer-lfu": reference.in_shares(reference.lfu),
+}
+
+
+def check_cell(cell, loads, expected):
+    """Compare a cell with an oracle's outcome: hits of each lookup, resident bytes of each load."""
+    flags = [
+        key in found
+        for load, found in zip(loads, expected.hits, strict=True)
+        for key in load.recency
+    ]
+    assert cell.hit.tolist() == flags
+    assert cell.hits.tolist() == expected.count()
+    assert cell.resident_bytes.tolist() == expected.resident
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs())
+def test_policy_agrees_with_its_oracle_on_every_lookup(name, run):
+    batches = build_batches(run.trace())
+    budgets = budgets_of(run)
+    cells = load_policy(name).simulate(batches, np.array(budgets), per_lookup=True)
+    for budget, cell in zip(budgets, cells, strict=True):
+        assert cell.budget_bytes == budget
+        check_cell(cell, run.loads, ORACLES[name](run.loads, run.layer_sizes, budget))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs())
+def test_random_agrees_with_its_oracle_on_every_lookup(run):
+    batches = build_batches(run.trace())
+    budgets = budgets_of(run)
+    for seed in (0, 1):
+        state = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) | 1
+        cells = load_policy("random", {"seed": seed}).simulate(batches, np.array(budgets), True)
+        for budget, cell in zip(budgets, cells, strict=True):
+            check_cell(cell, run.loads, reference.random(run.loads, run.layer_sizes, budget, state))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs(max_layers=2, max_expert=3, max_tokens=3, equal_sizes=True))
+def test_belady_is_the_optimum_at_equal_sizes_and_the_bound_meets_it(run):
+    batches = build_batches(run.trace())
+    budgets = budgets_of(run)
+    cells = Belady().simulate(batches, np.array(budgets))
+    limits = Bound().simulate(batches, np.array(budgets))
+    for budget, cell, limit in zip(budgets, cells, limits, strict=True):
+        best = reference.best(run.loads, run.layer_sizes, budget, lambda load, key: 1)
+        assert cell.hits.sum() == best
+        assert limit.hits == best
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs(max_layers=3, max_expert=3, max_tokens=2))
+def test_no_schedule_beats_the_bound_whatever_the_sizes(run):
+    loads, sizes = run.loads, run.layer_sizes
+    asked = sum(sizes[load.layer] * len(load.distinct) for load in loads)
+    asked_decode = sum(sizes[load.layer] * len(load.distinct) for load in loads if load.decode)
+    budgets = budgets_of(run)
+    limits = Bound().simulate(build_batches(run.trace()), np.array(budgets))
+    for budget, limit in zip(budgets, limits, strict=True):
+
+        def most(worth, budget=budget):
+            return reference.best(loads, sizes, budget, worth)
+
+        assert most(lambda load, key: 1) <= limit.hits
+        assert most(lambda load, key: int(load.decode)) <= limit.hits_decode
+        assert asked - most(lambda load, key: sizes[load.layer]) >= limit.read_bytes
+        saved = most(lambda load, key: sizes[load.layer] * load.decode)
+        assert asked_decode - saved >= limit.read_bytes_decode
+
+
+def test_belady_at_real_sizes_is_not_a_bound():
+    """Going for the furthest next use first can cost a small expert where one large would do."""
+    run = Run(
+        sizes={0: 1, 1: 2},
+        n_expert=3,
+        top_k=1,
+        passes=(
+            (0, False, 0, {0: [(0,)], 1: [(0,)]}),
+            (0, False, 1, {0: [(2,), (1,)], 1: [(0,)]}),
+            (0, False, 3, {0: [(0,)], 1: []}),
+        ),
+    )
+    batches = build_batches(run.trace())
+    (cell,) = Belady().simulate(batches, np.array([3]))
+    (limit,) = Bound().simulate(batches, np.array([3]))
+    best = reference.best(run.loads, run.layer_sizes, 3, lambda load, key: 1)
+    assert (cell.hits.sum(), best) == (0, 1)
+    assert limit.hits >= best

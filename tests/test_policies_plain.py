@@ -1,0 +1,88 @@
+"""Policies of a user's own, in plain Python."""
+
+import doctest
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cache_runs import EXAMPLES, Run, budgets_of, runs
+from hypothesis import given, settings
+
+from tracekit.policies import LRU, PlainPolicy, load_policy, plain
+from tracekit.replay import build_batches, replay
+from tracekit.trace import UsageError
+
+EXAMPLES_FOLDER = str(Path(__file__).parent / "examples")
+
+
+class OldestTouch(PlainPolicy):
+    name = "oldest-touch"
+
+    def victim(self, evictable):
+        return next(iter(evictable))
+
+
+class Stubborn(PlainPolicy):
+    name = "stubborn"
+
+    def victim(self, evictable):
+        return -1
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs())
+def test_the_first_of_what_may_go_is_the_least_recently_used(run):
+    batches = build_batches(run.trace())
+    budgets = np.array(budgets_of(run))
+    own = OldestTouch().simulate(batches, budgets, per_lookup=True)
+    for cell, lru in zip(own, LRU().simulate(batches, budgets, per_lookup=True), strict=True):
+        np.testing.assert_array_equal(cell.hit, lru.hit)
+        np.testing.assert_array_equal(cell.hits, lru.hits)
+        np.testing.assert_array_equal(cell.resident_bytes, lru.resident_bytes)
+
+
+def test_the_example_of_the_docstring_runs():
+    finder = doctest.DocTestFinder(recurse=False)
+    (example,) = finder.find(plain.PlainPolicy, "PlainPolicy")
+    scope = {}
+    result = doctest.DocTestRunner().run(example, clear_globs=False)
+    scope.update(example.globs)
+    assert (result.attempted, result.failed) == (2, 0)
+    cells = scope["FirstIn"]().simulate(build_batches(TWO_LAYERS.trace()), np.array([3]))
+    assert cells[0].hits.tolist() == [0, 0, 1, 0, 0, 1]
+
+
+TWO_LAYERS = Run(
+    sizes={0: 1, 1: 1},
+    n_expert=2,
+    top_k=1,
+    passes=tuple((0, True, t, {0: [(t // 2,)], 1: [(t % 2,)]}) for t in range(3)),
+)
+
+
+def test_a_victim_that_may_not_go_is_refused():
+    with pytest.raises(UsageError, match="Policy 'stubborn' chose to evict -1"):
+        Stubborn().simulate(build_batches(TWO_LAYERS.trace()), np.array([1]))
+
+
+def test_a_class_of_ones_own_is_replayed_by_module_and_class(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
+    monkeypatch.delitem(sys.modules, "ring_policy", raising=False)
+    result = replay(TWO_LAYERS.trace(), ["ring_policy:Ring", "lru"], cache_bytes=2)
+    assert [r["policy"] for r in result.records] == ["ring", "lru"]
+    assert load_policy("ring_policy:Ring").summary.startswith("evicts an expert of the layer")
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ("no_such_module:Policy", "cannot be loaded: No module named 'no_such_module'"),
+        ("ring_policy:Nothing", "ring_policy must hold a class 'Nothing' derived from"),
+        ("doctest:DocTest", "is not a policy"),
+    ],
+)
+def test_a_class_that_is_none_is_refused(monkeypatch, spec, sentence):
+    monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
+    with pytest.raises(UsageError, match=sentence):
+        load_policy(spec)
