@@ -1,12 +1,13 @@
 """llama.cpp through llama-cpp-python's low-level module: import, checked parameters, log."""
 
 import ctypes
+import re
 from functools import cache
 from types import ModuleType
 
 from tracekit.trace.errors import TracekitError
 
-LOG_ERROR, LOG_CONTINUED = 3, 5
+LOG_ERROR, LOG_CONTINUED = 4, 5
 
 
 def load() -> ModuleType:
@@ -91,7 +92,8 @@ class Log:
     def complaint(self) -> str:
         """Return the first error logged since, without the C function's name."""
         for line in self._lines:
-            text = line.split(": ", 1)[-1]
+            # It begins with the names of C functions: "llama_model_load: error loading model: …"
+            text = re.sub(r"^(?:error loading model: |\w+: )*", "", line)
             if text:
                 return text.rstrip(".")
         return "it gave no reason"

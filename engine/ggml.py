@@ -1,6 +1,7 @@
 """A ggml tensor seen from Python: its layout in memory, checked, and its data as numpy arrays."""
 
 import ctypes
+import math
 from functools import cache
 
 import numpy as np
@@ -118,19 +119,27 @@ def check_layout(tensor: Tensor) -> None:
     name = binding.function("ggml_get_name", ctypes.c_char_p, pointer)(tensor.address)
     data = binding.function("ggml_get_data", pointer, pointer)(tensor.address)
     elements = binding.function("ggml_nelements", ctypes.c_int64, pointer)(tensor.address)
-    n_bytes = binding.function("ggml_nbytes", ctypes.c_size_t, pointer)(tensor.address)
-    type_size = binding.function("ggml_type_size", ctypes.c_size_t, ctypes.c_int)(tensor.type)
-    block = binding.function("ggml_blck_size", ctypes.c_int64, ctypes.c_int)(tensor.type)
-    expected_bytes = tensor.ne[0] * tensor.nb[0] // block if block > 1 else type_size
-    expected_bytes += sum((tensor.ne[i] - 1) * tensor.nb[i] for i in range(block > 1, 4))
-    agree = (
-        name == tensor.name
-        and data == tensor.data
-        and elements == int(np.prod(tensor.ne))
-        and (elements == 0 or n_bytes == expected_bytes)
-    )
-    if not agree:
+    agree = name == tensor.name and data == tensor.data and elements == math.prod(tensor.ne)
+    # Names and places agree, so the type is one: its size may be asked for.
+    if not agree or _n_bytes(tensor) != _true_n_bytes(tensor):
         raise TracekitError(
             "The installed llama-cpp-python lays its tensors out differently from the release "
             "that tracekit reads; install that one: pip install 'tracekit[engine]'"
         )
+
+
+def _n_bytes(tensor: Tensor) -> int:
+    if 0 in tensor.ne[:]:
+        return 0
+    block = binding.function("ggml_blck_size", ctypes.c_int64, ctypes.c_int)(tensor.type)
+    block_bytes = binding.function("ggml_type_size", ctypes.c_size_t, ctypes.c_int)(tensor.type)
+    if block > 1:
+        first_row = tensor.ne[0] * tensor.nb[0] // block
+    else:
+        first_row = block_bytes + (tensor.ne[0] - 1) * tensor.nb[0]
+    return first_row + sum((tensor.ne[i] - 1) * tensor.nb[i] for i in (1, 2, 3))
+
+
+def _true_n_bytes(tensor: Tensor) -> int:
+    n_bytes = binding.function("ggml_nbytes", ctypes.c_size_t, ctypes.c_void_p)
+    return n_bytes(tensor.address)

@@ -309,14 +309,36 @@ MODELS = {
 }
 
 
-def write(path: Path, arch: str, *, seed: int = 0, dense_only: bool = False) -> Path:
-    """Write the tiny model of an architecture; `dense_only`: a llama without experts."""
+def write(
+    path: Path,
+    arch: str,
+    *,
+    dense_only: bool = False,
+    tensors_a_file: int = 0,
+    layers: int = 0,
+    chat_template: str | None = None,
+) -> Path:
+    """Write the tiny model of an architecture.
+
+    Parameters
+    ----------
+    dense_only : bool
+        Without experts, as a llama is.
+    tensors_a_file : int
+        Split the model into files ``-00001-of-…`` of this many tensors.
+    layers : int
+        Make this many layers, all alike, instead of the architecture's.
+    chat_template : str, optional
+    """
     tiny = MODELS[arch]
-    rng = np.random.default_rng(seed)
-    writer = GGUFWriter(path, tiny.arch)
+    n_layer = layers or tiny.layers
+    rng = np.random.default_rng(0)
+    writer = GGUFWriter(path, tiny.arch, split_max_tensors=tensors_a_file)
     vocabulary = add_vocabulary(writer)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     keys: dict[str, object] = {
-        "block_count": tiny.layers,
+        "block_count": n_layer,
         "context_length": 1024,
         "embedding_length": D,
         "feed_forward_length": FF,
@@ -339,7 +361,7 @@ def write(path: Path, arch: str, *, seed: int = 0, dense_only: bool = False) -> 
         "output.weight": (vocabulary, D),
         **tiny.extra,
     }
-    for i in range(tiny.layers):
+    for i in range(n_layer):
         layer = attention(i) | NORM | dense() if dense_only else tiny.layer(i)
         shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
     stacked = 0

@@ -220,12 +220,12 @@ def _say_start(console: Console, session: "Session") -> None:
         return
     cycle = session.token_cycle
     console.detail(
-        f"Expert cache {store.budget / MIB:,.1f} MiB, a token touches {cycle / MIB:,.1f}."
+        f"Expert cache {store.budget / MIB:,.2f} MiB, a token touches {cycle / MIB:,.2f}."
     )
     if store.budget < cycle:
         console.warn(
-            f"The cache of {store.budget / MIB:,.1f} MiB is smaller than what one token touches, "
-            f"{cycle / MIB:,.1f} MiB: least-recently-used eviction will hardly ever hit."
+            f"The cache of {store.budget / MIB:,.2f} MiB is smaller than what one token touches, "
+            f"{cycle / MIB:,.2f} MiB: least-recently-used eviction will hardly ever hit."
         )
 
 

@@ -1,0 +1,88 @@
+"""Recording needs no more than a phone can have: numpy, pyarrow, typer, gguf, llama-cpp-python."""
+
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tracekit.trace import Trace
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = ("numpy", "pyarrow", "typer", "gguf", "llama-cpp-python")
+NOT_NEEDED = ("pandas", "matplotlib", "numba")
+
+
+def with_their_own_needs(names: tuple[str, ...]) -> set[str]:
+    """Return the distributions and what they themselves require, extras left out."""
+    found: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        try:
+            distribution = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # required on another platform
+        if distribution.name not in found:
+            found.add(distribution.name)
+            for requirement in distribution.requires or []:
+                if "extra ==" not in requirement:
+                    waiting.append(re.match(r"[\w.-]+", requirement)[0])
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site-packages folder that holds only what is needed, and tracekit itself."""
+    folder = tmp_path_factory.mktemp("bare")
+    for name in with_their_own_needs(NEEDED):
+        for file in metadata.distribution(name).files:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__") and not (folder / top).exists():
+                (folder / top).symlink_to(
+                    file.locate().parents[len(file.parts) - 2]
+                    if len(file.parts) > 1
+                    else file.locate()
+                )
+    for package in ("tracekit", "engine", "data"):
+        (folder / package).symlink_to(ROOT / package)
+    information = folder / "tracekit-0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tracekit\nVersion: 0\n")
+    return folder
+
+
+def python(bare: Path, code: str) -> subprocess.CompletedProcess[str]:
+    start = f"import sys; sys.path.append({str(bare)!r}); "
+    command = [sys.executable, "-I", "-S", "-c", start + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_record_runs(bare: Path, model: Path, tmp_path: Path) -> None:
+    for name in NOT_NEEDED:
+        assert python(bare, f"import {name}").returncode == 1
+    out = tmp_path / "run.trace"
+    arguments = ["tracekit", "record", str(model), "-p", "abc", "-n", "5", "--stream"]
+    arguments += ["--ignore-eos", "-o", str(out)]
+    done = python(bare, f"sys.argv = {arguments!r}; from tracekit.cli import main; main()")
+    assert done.returncode == 0, done.stderr
+    assert len(Trace.open(out).steps(["step"])["step"]) == 8
+
+
+def test_nothing_heavy_is_loaded(bare: Path) -> None:
+    done = python(bare, "import engine, tracekit.cli.record; print(*sys.modules)")
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "engine" in loaded
+    assert not loaded & {*NOT_NEEDED, "llama_cpp", "gguf"}
+
+
+def test_without_llama_cpp(bare: Path, model: Path, tmp_path: Path) -> None:
+    hide = "sys.modules['llama_cpp'] = None; "
+    arguments = ["tracekit", "record", str(model), "-p", "abc", "-o", str(tmp_path / "x.trace")]
+    code = f"{hide}sys.argv = {arguments!r}; from tracekit.cli import main; main()"
+    done = python(bare, code)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'tracekit[engine]'" in done.stderr

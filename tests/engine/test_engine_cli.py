@@ -1,0 +1,150 @@
+"""``tracekit record``: what it says, where, and with which exit code."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import tiny_models
+from typer.testing import CliRunner, Result
+
+from engine.model_file import ModelFile
+from tracekit.cli.app import app
+from tracekit.trace import Trace
+
+MIB = 1 << 20
+
+
+def run(*arguments: object, stdin: bytes | None = None) -> Result:
+    result = CliRunner().invoke(app, ["record", *map(str, arguments)], input=stdin)
+    assert "Traceback" not in result.output
+    return result
+
+
+def test_resident(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "my run.trace"
+    result = run(model, "-p", "abc", "-p", "de", "-n", "3", "--ignore-eos", "-o", out)
+    assert (result.exit_code, result.stdout) == (0, "")
+    summary, command = result.stderr.splitlines()
+    assert "2 turns" in summary
+    assert "5 prompt and 6 decoded tokens" in summary
+    assert "hit rate" not in summary
+    assert command == f"tracekit replay {shlex.quote(str(out))}"
+    assert Trace.open(out).facts.prompts == ["abc", "de"]
+
+
+def test_streamed(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.trace"
+    result = run(
+        model, "-p", "abc", "-n", "3", "--stream", "--cache-mib", "0.03125", "-o", out, "-v"
+    )
+    assert result.exit_code == 0
+    lines = result.stderr.splitlines()
+    cycle = 6 * ModelFile.open(model).expert_bytes[0] / MIB
+    assert f"smaller than what one token touches, {cycle:.2f} MiB" in result.stderr
+    assert "MiB read" in lines[-2]
+    assert lines[-1] == f"tracekit replay {out} --policy lru --cache-mib 0.03125 --validate"
+    engine = Trace.open(out).facts.engine
+    assert (engine.cache_policy, engine.cache_bytes) == ("lru", 32768)
+    assert (engine.io_threads, engine.direct_io) == (4, False)
+
+
+def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
+    result = run(model, "-p", "abc", "-n", "1", "--stream", "-o", tmp_path / "run.trace")
+    budget = Trace.open(tmp_path / "run.trace").facts.engine.cache_bytes
+    assert f"--cache-mib {budget / MIB}" in result.stderr.splitlines()[-1]
+
+
+def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.trace"
+    result = run(model, "-p", "abc", "-n", "4", "--ignore-eos", "--text", "-q", "-o", out)
+    steps = Trace.open(out).steps(["phase", "piece"])
+    decoded = b"".join(steps["piece"][steps["phase"] == 1])
+    assert result.stdout_bytes == decoded + b"\n"
+    assert result.stderr == ""
+
+
+def test_prompts_from_everywhere(model: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text('"c"\n{"prompt": "d"}\n')
+    out = tmp_path / "run.trace"
+    arguments = ["-p", "a", "--prompt-file", "-", "--prompts", lines, "-n", "0", "-o", out]
+    assert run(model, *arguments, stdin=b"b\n").exit_code == 0
+    assert Trace.open(out).facts.prompts == ["a", "b", "c", "d"]
+
+
+def test_columns_left_out(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.trace"
+    run(model, "-p", "abc", "-n", "1", "--no-logits", "--no-gate-inputs", "-o", out)
+    trace = Trace.open(out)
+    assert not trace.has("logits")
+    assert not trace.has("gate_input")
+
+
+BAD = {
+    "no prompt": ([], 2, "no prompt; give one with -p"),
+    "an empty prompt": (["-p", ""], 2, "prompt is empty"),
+    "streaming options alone": (["-p", "a", "--cache-mib", "5"], 2, "add --stream"),
+    "direct I/O alone": (["-p", "a", "--direct-io"], 2, "add --stream"),
+    "no size": (["-p", "a", "--stream", "--cache-mib", "big"], 2, "MiB or auto, not 'big'"),
+    "no number": (["-p", "a", "--stream", "--cache-mib", "nan"], 2, "MiB or auto, not 'nan'"),
+    "a negative size": (["-p", "a", "--stream", "--cache-mib", "-1"], 2, "not '-1'"),
+    "too small a cache": (["-p", "a", "--stream", "--cache-mib", "0"], 2, "is too small"),
+    "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "give at least 1"),
+    "a type": (["-p", "a", "--gate-dtype", "f64"], 2, "f32 or f16, not 'f64'"),
+    "a prompt too long": (["-p", "a" * 9, "--ctx", "8"], 2, "9 tokens"),
+    "a negative length": (["-p", "a", "-n", "-1"], 2, "-n -1 cannot be"),
+    "a chat without template": (["-p", "a", "--chat"], 1, "no chat template"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_sentence(name: str, model: Path, tmp_path: Path) -> None:
+    arguments, code, sentence = BAD[name]
+    result = run(model, *arguments, "-o", tmp_path / "run.trace")
+    assert result.exit_code == code
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "thing").write_text("")
+    for out, force, sentence in (
+        (tmp_path / "file", False, "use --force"),
+        (tmp_path / "folder", True, "no trace; it is not overwritten"),
+        (tmp_path / "absent" / "run.trace", False, "folder is missing"),
+        (tmp_path / "file" / "run.trace", False, "is a file"),
+        (Path("/proc/run.trace"), False, "Cannot write"),
+    ):
+        result = run(model, "-p", "a", "-n", "1", "-o", out, *["--force"] * force)
+        assert result.exit_code in (1, 2)
+        assert sentence in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_models_that_are_none(tmp_path: Path) -> None:
+    dense = tiny_models.write(tmp_path / "dense.gguf", "llama", dense_only=True)
+    for path, sentence in ((dense, "is a dense model"), (tmp_path / "no.gguf", "does not exist")):
+        result = run(path, "-p", "a", "-o", tmp_path / "run.trace")
+        assert result.exit_code == 1
+        assert sentence in result.stderr
+
+
+def test_an_architecture_llama_cpp_does_not_know(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "unknown.gguf"
+    path.write_bytes(model.read_bytes().replace(b"qwen3moe", b"qwen9moe"))
+    result = run(path, "-p", "a", "-o", tmp_path / "run.trace")
+    assert result.exit_code == 1
+    assert "unknown model architecture: 'qwen9moe'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_model_that_lacks_a_tensor(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lacking.gguf"
+    path.write_bytes(model.read_bytes().replace(b"blk.1.ffn_norm", b"blk.1.ffn_nose"))
+    result = run(path, "-p", "a", "-o", tmp_path / "run.trace")
+    assert result.exit_code == 1
+    assert ": tensor 'blk.1.ffn_norm.weight' not found" in result.stderr

@@ -1,0 +1,177 @@
+"""The expert store: its accounting on made-up traffic, and the memory it takes and gives back."""
+
+import mmap
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.lanes import PIECE, Lanes, ReadTimes
+from engine.memory import PAGE, FileMemory
+from engine.model_file import StoredTensor
+from engine.store import ExpertStore
+from tracekit.trace import TracekitError
+
+EXPERTS = 6
+SIZES = {0: 100, 2: 130, 3: 100}
+
+
+class CountingMemory:
+    """Counts who occupies which byte, and refuses what would take it twice."""
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[int, int], int] = {}
+
+    def occupy(self, start: int, stop: int) -> None:
+        assert (start, stop) not in self.held
+        self.held[start, stop] = stop - start
+
+    def release(self, start: int, stop: int) -> None:
+        del self.held[start, stop]
+
+
+class CountingLanes:
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def read(self, slices: list[tuple[int, int, int]]) -> ReadTimes:
+        self.bytes += sum(stop - start for _, start, stop in slices)
+        return ReadTimes()
+
+
+def stacked() -> dict[int, list[StoredTensor]]:
+    experts, at = {}, 0
+    for layer, size in SIZES.items():
+        parts = []
+        for share in (size // 2, size - size // 2):
+            parts.append(StoredTensor("w", 0, (1, EXPERTS), 0, at, at + share * EXPERTS))
+            at += share * EXPERTS
+        experts[layer] = parts
+    return experts
+
+
+BATCH = st.lists(
+    st.lists(st.integers(0, EXPERTS - 1), min_size=2, max_size=2, unique=True),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(SIZES)), BATCH), max_size=30), st.integers(0, 2100))
+def test_accounting_is_a_replays(batches: list[tuple[int, list]], budget: int) -> None:
+    memory, lanes = CountingMemory(), CountingLanes()
+    store = ExpertStore(stacked(), [memory], lanes, budget)
+    cache: OrderedDict[tuple[int, int], None] = OrderedDict()
+    lookups = hits = read = 0
+    for layer, tokens in batches:
+        residency = store.load(layer, np.array(tokens))
+        touched = set()
+        for row, token in enumerate(tokens):
+            for slot, expert in enumerate(token):
+                key = (layer, expert)
+                first = key not in touched
+                lookups += first
+                hits += first and key in cache
+                read += 0 if key in cache else SIZES[layer]
+                assert residency[row, slot] == (key in cache)
+                touched.add(key)
+                cache[key] = None
+                cache.move_to_end(key)
+        for key in list(cache):
+            if sum(SIZES[at] for at, _ in cache) <= budget:
+                break
+            if key not in touched:
+                del cache[key]
+        held = sum(SIZES[at] for at, _ in cache)
+        assert store.resident_bytes == held == sum(memory.held.values())
+    totals = store.take_totals()
+    assert (totals.lookups, totals.hits, totals.read_bytes) == (lookups, hits, read)
+    assert lanes.bytes == read
+    assert store.take_totals().lookups == 0
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    path = tmp_path / "weights"
+    rng = np.random.default_rng(0)
+    path.write_bytes(rng.integers(0, 256, 3 * PIECE + 12345, np.uint8).tobytes())
+    return path
+
+
+def in_place_of_its_mapping(path: Path) -> tuple[FileMemory, mmap.mmap]:
+    with path.open("rb") as file:
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    base = np.frombuffer(mapping, np.uint8).ctypes.data
+    return FileMemory(path, base), mapping
+
+
+def resident_pages(memory: FileMemory) -> int:
+    """Count the pages that the kernel has given to the memory, as it says itself."""
+    found = 0
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
+        pages = -(-memory.path.stat().st_size // PAGE)
+        pagemap.seek(memory.base // PAGE * 8)
+        for entry in np.frombuffer(pagemap.read(8 * pages), np.uint64):
+            found += bool(entry >> np.uint64(63))
+    return found
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("direct", [False, True])
+def test_slices_come_to_their_place(stored: Path, lanes: int, direct: bool) -> None:
+    content = stored.read_bytes()
+    memory, _mapping = in_place_of_its_mapping(stored)
+    reader = Lanes([stored], [memory], lanes, direct)
+    slices = [(10, 20), (PAGE - 1, PAGE + 1), (PIECE // 2, 3 * PIECE), (len(content) - 5,) * 2]
+    slices[-1] = (len(content) - 5, len(content))
+    times = reader.read([(0, start, stop) for start, stop in slices])
+    reader.close()
+    for start, stop in slices:
+        assert memory.bytes[start:stop] == content[start:stop]
+    own = sum(stop - start for start, stop in slices)
+    assert times.moved_bytes == own if not direct else times.moved_bytes > own
+
+
+def test_a_page_goes_with_the_last_slice_on_it(stored: Path) -> None:
+    memory, _mapping = in_place_of_its_mapping(stored)
+    size = 5 * PAGE // 2  # neighbours share every second boundary page
+    slices = [(e * size, (e + 1) * size) for e in range(8)]
+    assert resident_pages(memory) == 0
+    for start, stop in slices:
+        memory.occupy(start, stop)
+        memory.bytes[start:stop] = b"x" * size
+    assert resident_pages(memory) == 8 * size // PAGE
+    memory.release(*slices[0])
+    assert resident_pages(memory) == 8 * size // PAGE - 2  # the third page is shared
+    assert memory.bytes[slices[1][0] : slices[1][1]] == b"x" * size
+    for start, stop in slices[1:]:
+        memory.release(start, stop)
+    assert resident_pages(memory) == 0
+
+
+def test_a_file_cut_while_it_is_read(stored: Path) -> None:
+    memory, _mapping = in_place_of_its_mapping(stored)
+    reader = Lanes([stored], [memory], 2, direct=False)
+    os.truncate(stored, PIECE)
+    with pytest.raises(TracekitError, match=r"was cut to 4,194,304 bytes"):
+        reader.read([(0, 0, 2 * PIECE)])
+    reader.close()
+
+
+def test_a_read_that_fails(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, _mapping = in_place_of_its_mapping(stored)
+    reader = Lanes([stored], [memory], 3, direct=False)
+
+    def broken(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(TracekitError, match=r"read of .*weights failed: Input/output error"):
+        reader.read([(0, 0, 100), (0, 200, 300), (0, 400, 500)])
+    monkeypatch.undo()
+    reader.read([(0, 0, 100)])  # the lanes are still there
+    reader.close()
