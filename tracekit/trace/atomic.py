@@ -44,7 +44,7 @@ def writing(path: Path) -> Iterator[None]:
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary name beside `path`; at the end rename it, on failure remove it.
 
-    The file is on the disk, and not only in the page cache, before it gets its name.
+    Its content is on the disk, and not only in the page cache, before it gets its name.
 
     Raises
     ------
@@ -57,13 +57,12 @@ def whole_file(path: Path) -> Iterator[Path]:
             with work.open("rb") as file:
                 os.fsync(file.fileno())
             os.replace(work, path)
-            sync_folder(path.parent)
     finally:
         work.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Put the names in `folder` on the disk."""
+def sync_names(folder: Path) -> None:
+    """Put the names of the files in `folder` on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -132,7 +131,8 @@ def publish(work: Path, path: Path) -> None:
         if os.path.lexists(path):
             os.replace(path, old)
         os.replace(work, path)
-        sync_folder(path.parent)
+        sync_names(path)
+        sync_names(path.parent)
         remove(old)
 
 

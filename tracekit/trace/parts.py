@@ -16,8 +16,11 @@ from tracekit.trace.rows import TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 from tracekit.trace.storage import part_name
 
-# Passes are closed as a part before they take more memory than this, whenever the caller flushes.
+# Passes are written before they take more memory than this, whenever the caller flushes.
 MOST_BYTES = 32 << 20
+# A part that is smaller is written anew with the next passes, so that a long recording has not a
+# file for every flush; a larger one is closed.
+PART_BYTES = 2 << 20
 
 Columns = Mapping[str, Any]
 
@@ -40,16 +43,27 @@ class PartWriter:
         Where the parts go; may be changed between flushes.
     facts : TraceFacts
     routing_schema, steps_schema : pa.Schema
+
+    Attributes
+    ----------
+    schemas : dict
+        The schema of each file.
+    filled : set of str
+        The columns that ever had a value.
+    written : bool
+        Whether a pass is on the disk.
     """
 
     def __init__(
         self, folder: Path, facts: TraceFacts, routing_schema: pa.Schema, steps_schema: pa.Schema
     ):
         self.folder = folder
-        self.n_parts = 0
-        self.filled: set[str] = set()  # columns that ever had a value
-        self._facts = replace(facts, complete=False)
         self.schemas = {ROUTING_FILE: routing_schema, STEPS_FILE: steps_schema}
+        self.filled: set[str] = set()
+        self.written = False
+        self._facts = replace(facts, complete=False)
+        self._part = 0
+        self._tables = {file: schema.empty_table() for file, schema in self.schemas.items()}
         self._passes: dict[str, list[Columns]] = {ROUTING_FILE: [], STEPS_FILE: []}
         self._bytes = 0
         self._last_pass: int | None = None
@@ -63,27 +77,33 @@ class PartWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Close what was gathered as a part; when this returns, it is on the disk.
+        """Write what was gathered; when this returns, it is on the disk.
 
         Raises
         ------
         TraceError
             A pass is not as a reader would accept it.
         TracekitError
-            The part cannot be written; earlier parts are whole.
+            The part cannot be written; what was flushed before is kept.
         """
         if not self._passes[STEPS_FILE]:
             return
-        routing = self._table(ROUTING_FILE)
-        steps = self._table(STEPS_FILE)
-        self._check(routing, steps)
-        for file, table in ((ROUTING_FILE, routing), (STEPS_FILE, steps)):
-            path = self.folder / part_name(file, self.n_parts)
-            write_rows(path, table.schema, TableRows(table))
+        new = {file: self._table(file) for file in self.schemas}
+        self._check(new[ROUTING_FILE], new[STEPS_FILE])
+        for file, table in new.items():
+            self._tables[file] = pa.concat_tables([self._tables[file], table]).combine_chunks()
+            rows = TableRows(self._tables[file])
+            write_rows(self._path(file), self.schemas[file], rows)
             self._passes[file] = []
-        self.n_parts += 1
+        self.written = True
         self._bytes = 0
-        self._last_pass = int(steps["pass"][-1].as_py())
+        self._last_pass = int(new[STEPS_FILE]["pass"][-1].as_py())
+        if sum(table.nbytes for table in self._tables.values()) >= PART_BYTES:
+            self._part += 1
+            self._tables = {file: schema.empty_table() for file, schema in self.schemas.items()}
+
+    def _path(self, file: str) -> Path:
+        return self.folder / part_name(file, self._part)
 
     def _check(self, routing: pa.Table, steps: pa.Table) -> None:
         """Refuse what a reader of the finished trace would refuse."""
@@ -96,7 +116,7 @@ class PartWriter:
             raise ValueError(f"pass {first} was written after pass {self._last_pass}")
 
     def _where(self, file: str) -> checks.Where:
-        return checks.Where(str(self.folder / part_name(file, self.n_parts)))
+        return checks.Where(str(self._path(file)), self._tables[file].num_rows)
 
     def _table(self, file: str) -> pa.Table:
         passes = self._passes[file]

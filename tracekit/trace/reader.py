@@ -12,7 +12,7 @@ from tracekit.trace.columns import NULLS, to_numpy, valid_mask
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.provenance import digest
-from tracekit.trace.rows import Rows, TableRows, width
+from tracekit.trace.rows import Rows, TableRows, all_null, width
 from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 from tracekit.trace.steps import steps_of
 
@@ -410,16 +410,16 @@ class Trace:
     def _check_routing(self, checked_bytes: int = CHECKED_ON_OPEN_BYTES) -> None:
         schema = self._routing.schema
         typecheck.check_routing_types(self._file(ROUTING_FILE), schema, self.facts.model)
-        self._unchecked = set(schema.names)
-        structure = self.routing(KEPT)
-        for column in schema.names:
-            n_bytes = self.n_rows * width(schema.field(column).type)
-            if column not in KEPT and n_bytes <= checked_bytes:
-                if self.has(column):
-                    self._block([column], 0, self.n_rows)
-                self._unchecked.remove(column)
-        self._unchecked.difference_update(KEPT)
-        checks.check_routing(self._where(ROUTING_FILE), structure, self.facts)
+        rows = {f.name: self.n_rows * width(f.type) for f in schema}
+        small = [c for c in schema.names if c in KEPT or rows[c] <= checked_bytes]
+        table = self._routing.read(small)
+        for column in small:
+            if column in KEPT:
+                self._kept[column] = self._checked(ROUTING_FILE, table, column)
+            elif not all(all_null(chunk) for chunk in table[column].chunks):
+                self._checked(ROUTING_FILE, table, column)
+        self._unchecked = set(schema.names).difference(small)
+        checks.check_routing(self._where(ROUTING_FILE), self.routing(KEPT), self.facts)
 
     def _check_rest(self) -> None:
         steps_file, layers_file = self._file(STEPS_FILE), self._file(LAYERS_FILE)

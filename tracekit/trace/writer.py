@@ -15,7 +15,15 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import storage
-from tracekit.trace.atomic import check_target, new_folder, publish, remove, write_facts, writing
+from tracekit.trace.atomic import (
+    check_target,
+    new_folder,
+    publish,
+    remove,
+    sync_names,
+    write_facts,
+    writing,
+)
 from tracekit.trace.columns import from_numpy
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
@@ -39,9 +47,9 @@ MOST_WAITING_BYTES = 128 << 20
 class TraceWriter:
     """Writes a trace as it is recorded.
 
-    Passes are closed as part files (`routing-00000.parquet` …) every `flush_ms`; if the process is
-    killed, `Trace.open` reads every part. `close` makes one file of them and marks the trace
-    complete. Used as a context manager, an exception leaves an incomplete trace with all that was
+    Passes go to part files (`routing-00000.parquet` …) every `flush_ms`, each part written whole and
+    renamed; if the process is killed, `Trace.open` reads every part. `close` makes one file of them
+    and marks the trace complete. Used as a context manager, an exception leaves an incomplete trace with all that was
     written, or nothing if nothing was.
 
     Parameters
@@ -61,7 +69,7 @@ class TraceWriter:
     force : bool
         Replace the trace that is at `path`; it stays until the new one has its first part.
     flush_ms : float
-        A part is closed when the last one is this old; 0: with every pass.
+        Write a part when the last was written so long ago; 0: with every pass.
     threaded : bool
         Encode and write on a thread of its own. What goes wrong there is raised by the next call.
 
@@ -212,7 +220,7 @@ class TraceWriter:
             # What went wrong is on its way to the caller; keep what can be kept.
             with suppress(TracekitError):
                 self._finish()
-            if self._parts.n_parts == 0:
+            if not self._parts.written:
                 remove(self._folder)
 
     # ---- on the writer's thread ------------------------------------------------------------
@@ -222,7 +230,7 @@ class TraceWriter:
 
     def _flush_parts(self) -> None:
         self._parts.flush()
-        if self._parts.n_parts and not self._published:
+        if self._parts.written and not self._published:
             self._publish()
 
     def _publish(self) -> None:
@@ -279,6 +287,7 @@ class TraceWriter:
             write_layers(self._folder, layers_table([]))
         write_facts(self._folder, self.facts)
         with writing(self._folder):
+            sync_names(self._folder)
             for path in (*parts[ROUTING_FILE], *parts[STEPS_FILE]):
                 path.unlink()
 
