@@ -102,7 +102,7 @@ def test_curves_are_those_of_replay_and_end_at_the_ceiling(trace):
             decode += len(keys)
             first += len(set(keys) - seen)
         seen |= set(keys)
-    whole = frame[frame["cache_bytes"] == frame["bank_bytes"]]
+    whole = frame[frame["cache_bytes"] == frame["cache_bytes"].max()]
     assert len(whole) == 3
     assert whole["hit_rate_decode"].to_numpy() == pytest.approx(1 - first / decode)
     assert whole["ceiling_decode"].to_numpy() == pytest.approx(1 - first / decode)

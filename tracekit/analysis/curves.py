@@ -30,8 +30,9 @@ def hit_rate_curves(
     trace : Trace
     policies : sequence of str or Policy
     cache_bytes : sequence of int, optional
-        Budgets; by default a grid from nothing to the whole bank, finer up to two token cycles,
-        with a point at the token cycle and one at k experts under it, where LRU's cliff stands.
+        Budgets; by default a grid from nothing to all that the trace touches (more changes
+        nothing), finer up to two token cycles, with a point at the token cycle and one at k
+        experts under it, where LRU's cliff stands.
     params, seed, jobs
         As for `tracekit.replay`.
 
@@ -66,11 +67,12 @@ def hit_rate_curves(
 
 def budget_grid(batches: Batches) -> list[int]:
     """Return budgets that show a curve whole and its cliff exactly, in bytes."""
-    cycle, bank = batches.token_cycle_bytes, batches.bank_bytes
+    cycle = batches.token_cycle_bytes
+    touched = int(batches.key_bytes[np.unique(batches.keys)].sum())
     cliff = cycle - batches.top_k * int(batches.expert_bytes.max())
-    grid = {0, cliff, cycle, bank}
-    grid |= {int(size) for size in np.linspace(0, bank, 25)}
-    grid |= {int(size) for size in np.linspace(0, min(2 * cycle, bank), 9)}
+    grid = {0, cliff, cycle, touched}
+    grid |= {int(size) for size in np.linspace(0, touched, 25)}
+    grid |= {int(size) for size in np.linspace(0, min(2 * cycle, touched), 9)}
     return sorted(grid)
 
 

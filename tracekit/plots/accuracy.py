@@ -54,7 +54,7 @@ def plot_predictability(data: pd.DataFrame, *, ax: Axes | None = None, **style: 
     ax.set_xlim(layers[0] - 0.5, layers[-1] + 0.5)
     return _finish(
         ax,
-        "How predictable each layer's routing is (bands: 95 % intervals)",
+        "Predictability by layer (bands: 95 % intervals)",
         "layer",
         "slots named, of k",
     )

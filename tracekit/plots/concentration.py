@@ -68,5 +68,5 @@ def plot_concentration(data: pd.DataFrame, *, ax: Axes | None = None, **style: A
         xlabel="layer",
         ylabel="share",
     )
-    legend_below(ax, columns=2)
+    legend_below(ax)
     return ax

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from tracekit import analysis, plots
+from tracekit.policies import Policy
 from tracekit.trace import Trace, UsageError
 
 
@@ -18,7 +19,9 @@ class Choices:
 
     Attributes
     ----------
-    policies, predictors : list of str or None
+    policies : list of str or Policy, or None
+        None: the kind's own.
+    predictors : list of str or None
         None: the kind's own.
     cache_bytes : list of int or None
         Budgets; None: the recorded one, or a grid for curves.
@@ -27,7 +30,7 @@ class Choices:
     jobs : int or None
     """
 
-    policies: Sequence[str] | None = None
+    policies: Sequence[str | Policy] | None = None
     predictors: Sequence[str] | None = None
     cache_bytes: Sequence[int] | None = None
     horizon: Sequence[int] | None = None
@@ -50,7 +53,7 @@ class Choices:
         """
         return _only("cache budget", self.cache_bytes)
 
-    def one_policy(self, default: str) -> str:
+    def one_policy(self, default: str) -> str | Policy:
         """Return the only policy, for a plot that shows one.
 
         Raises

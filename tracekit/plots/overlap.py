@@ -61,7 +61,7 @@ def plot_overlap(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     whole_numbers(ax)
     finish(
         ax,
-        title="Overlap of routings by lag (bands: 10th to 90th percentile of layers)",
+        title="Overlap by lag (bands: 10 to 90 % of layers)",
         xlabel="lag (tokens, or MoE layers)",
         ylabel="experts in common, of k",
     )

@@ -44,21 +44,22 @@ def plot_read_bytes(
         vertical line where a turn begins.
     """
     ax = axes_or_new(ax)
-    policies = list(data["policy"].unique())
+    runs = dict(tuple(data.groupby(["policy", "cache_bytes"], sort=False, dropna=False)))
+    looks = series_styles([policy for policy, _ in runs])
     if window is None:
         window = max(1, data["token"].nunique() // 40)
-    for name, look in series_styles(policies).items():
-        rows = data[data["policy"] == name]
+    for (policy, budget), rows in runs.items():
         mib = rows["read_bytes"] / MIB
-        drawn = {**marked_if_few(look, len(rows)), **style}
-        if len(policies) == 1 and window > 1:
+        drawn = {**marked_if_few(looks[policy], len(rows)), **style}
+        if len(runs) == 1 and window > 1:
             ax.plot(rows["token"], mib, color=drawn["color"], alpha=0.25, linewidth=0.7)
         mean = mib.rolling(window, min_periods=1, center=True).mean()
-        ax.plot(rows["token"], mean, label=name, **drawn)
+        label = policy if np.isnan(budget) else f"{policy} at {in_mib(budget)}"
+        ax.plot(rows["token"], mean, label=label, **drawn)
     cycle = data["token_cycle_bytes"].iloc[0]
     ax.axhline(cycle / MIB, color=GREY, linestyle=":", label=f"one token cycle ({in_mib(cycle)})")
-    first = data[data["policy"] == policies[0]]
-    starts = first["token"].to_numpy()[1:][np.diff(first["turn"].to_numpy()) != 0]
+    by_token = data.drop_duplicates("token")
+    starts = by_token["token"].to_numpy()[1:][np.diff(by_token["turn"].to_numpy()) != 0]
     for start in starts:
         ax.axvline(start, color=PALE, linewidth=0.8, zorder=0)
     ax.set_ylim(bottom=0)

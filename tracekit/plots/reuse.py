@@ -75,9 +75,9 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
     percent_axis(ax)
     finish(
         ax,
-        title=f"Reuse distance of decode lookups ({100 * first:.1f} % are first uses, without one)",
+        title=f"Reuse distance in decode ({100 * first:.1f} % are first uses)",
         xlabel=f"{'distinct MiB touched' if in_bytes else 'tokens'} since the expert's last use",
         ylabel="share of lookups",
     )
-    legend_below(ax, columns=3)
+    legend_below(ax)
     return ax

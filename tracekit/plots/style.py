@@ -20,6 +20,8 @@ SEQUENTIAL = "Blues"  # light to dark, so grey prints keep the order; 0 is white
 
 MIB = 2**20
 
+_CHARACTERS_AN_INCH, _HANDLE_CHARACTERS = 20, 8  # of a legend in small type
+
 _CYCLE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -83,19 +85,29 @@ def finish(ax: Axes, *, title: str, xlabel: str, ylabel: str, grid: str = "y") -
     return ax
 
 
-def legend_below(ax: Axes, columns: int = 4) -> None:
-    """Put the legend under the plot, where it covers no data."""
-    handles, labels = ax.get_legend_handles_labels()
-    if handles:
-        ax.legend(
-            handles,
-            labels,
-            loc="upper center",
-            bbox_to_anchor=(0.5, -0.16),
-            ncols=min(columns, len(handles)),
-            frameon=False,
-            fontsize="small",
-        )
+def legend_below(ax: Axes, handles: list[Any] | None = None) -> None:
+    """Put the legend under the plot, where it covers no data, as wide as the plot has room for.
+
+    `handles` are the entries; by default what the Axes has drawn with a label.
+    """
+    if handles is None:
+        handles, labels = ax.get_legend_handles_labels()
+    else:
+        labels = [handle.get_label() for handle in handles]
+    if not handles:
+        return
+    width = ax.get_position().width * ax.figure.get_figwidth()  # inches
+    columns = int(width * _CHARACTERS_AN_INCH / (max(map(len, labels)) + _HANDLE_CHARACTERS))
+    ax.legend(
+        handles,
+        labels,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        borderaxespad=4.5,  # of the font's size: below the axis label
+        ncols=min(max(columns, 1), len(handles)),
+        frameon=False,
+        fontsize="small",
+    )
 
 
 def percent_axis(ax: Axes, axis: str = "y") -> None:

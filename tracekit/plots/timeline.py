@@ -15,6 +15,7 @@ from tracekit.plots.style import (
     finish,
     in_mib,
     layer_range,
+    legend_below,
     whole_numbers,
 )
 
@@ -84,13 +85,8 @@ def plot_timeline(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -
     shown = [("hit", HIT), ("miss", MISS)]
     if data["prefetched"].any():
         shown.append(("prefetched", PREFETCHED))
-    ax.legend(
-        handles=[Patch(facecolor=c, edgecolor=BLACK, linewidth=0.5, label=n) for n, c in shown],
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16),
-        ncols=3,
-        frameon=False,
-        fontsize="small",
+    legend_below(
+        ax, [Patch(facecolor=c, edgecolor=BLACK, linewidth=0.5, label=n) for n, c in shown]
     )
     return ax
 
@@ -99,7 +95,4 @@ def _title(data: pd.DataFrame) -> str:
     hits = (data["hits"].sum() + data["prefetched"].sum()) / data["lookups"].sum()
     budget = data["cache_bytes"].iloc[0]
     at = "" if np.isnan(budget) else f" at {in_mib(budget)}"
-    return (
-        f"Residency, {data['policy'].iloc[0]}{at}: "
-        f"{100 * hits:.1f} % of decode lookups found resident"
-    )
+    return f"{data['policy'].iloc[0]}{at}: {100 * hits:.1f} % of decode lookups resident"

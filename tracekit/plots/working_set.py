@@ -63,5 +63,5 @@ def plot_working_set(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any
         xlabel="decoded tokens (prefills add at their place)",
         ylabel="distinct experts touched (MiB)",
     )
-    legend_below(ax, columns=2)
+    legend_below(ax)
     return ax

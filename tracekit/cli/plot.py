@@ -1,0 +1,169 @@
+"""``tracekit plot``: one picture of a trace, or the numbers behind it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import options
+from tracekit.cli.console import Console
+from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
+from tracekit.cli.output import check_free, to_csv, to_parquet, written_whole
+from tracekit.datasets import resolve
+from tracekit.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.policies import Policy
+
+PICTURES = ("png", "svg", "pdf")
+NUMBERS = ("csv", "parquet")
+
+KindArgument = Annotated[
+    str | None, typer.Argument(metavar="KIND", help="What to draw; see --list.", show_default=False)
+]
+TraceArgument = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="TRACE",
+        parser=resolve,
+        help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
+        show_default=False,
+    ),
+]
+
+
+def plot(
+    kind: KindArgument = None,
+    trace: TraceArgument = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Where to draw, by its ending: .png, .svg, .pdf; "
+            "or .csv, .parquet for the numbers behind the picture.",
+        ),
+    ] = None,
+    list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and exit.")] = False,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[,NAME…]",
+            help="Cache policies to draw; recorded is what the engine found.",
+        ),
+    ] = None,
+    predictor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[,NAME…]", help="Predictors to draw."),
+    ] = None,
+    cache_mib: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
+    ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME.FIELD=VALUE[,VALUE…]", help="A parameter of a policy that is drawn."
+        ),
+    ] = None,
+    horizon: Annotated[
+        list[str] | None, typer.Option(metavar="N[,N…]", help="Layers ahead to draw.")
+    ] = None,
+    named: Annotated[
+        list[str] | None, typer.Option(metavar="M[,M…]", help="How many experts are named.")
+    ] = None,
+    dpi: Annotated[int, typer.Option(min=30, max=1200, help="Dots per inch of a .png.")] = 150,
+    seed: SeedOption = 0,
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Draw one picture of a trace."""
+    if list_kinds:
+        _print_kinds()
+        return
+    if kind is None or trace is None:
+        raise UsageError("plot needs a KIND and a TRACE; `tracekit plot --list` names the kinds.")
+    if output is None:
+        raise UsageError(f"plot needs a file to draw into, for instance -o {kind}.png.")
+    form = output.suffix.removeprefix(".").lower()
+    if form not in PICTURES + NUMBERS:
+        raise UsageError(
+            f"plot cannot write {output.name!r}; its name must end in one of "
+            f"{', '.join('.' + ending for ending in PICTURES + NUMBERS)}."
+        )
+    check_free(output, force)
+    console = Console(quiet)
+
+    from tracekit.formats import open_any
+    from tracekit.plots.kinds import Choices, find_kind
+
+    drawn = find_kind(kind)
+    opened = open_any(trace)
+    for sentence in opened.warnings:
+        console.warn(sentence)
+    choices = Choices(
+        policies=_policies(policy, options.params(param or [])),
+        predictors=options.split("--predictor", predictor) if predictor else None,
+        cache_bytes=_bytes(cache_mib) if cache_mib else None,
+        horizon=_whole("--horizon", horizon) if horizon else None,
+        named=_whole("--named", named) if named else None,
+        seed=seed,
+        jobs=jobs,
+    )
+    data = drawn.compute(opened, choices)
+    for sentence in data.attrs.get("notes", []):
+        console.note(sentence)
+    with written_whole(output) as work:
+        if form in PICTURES:
+            # Without a date the same data give the same file.
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+            figure = drawn.draw(data).figure
+            figure.savefig(work, format=form, dpi=dpi, metadata=metadata)
+        else:
+            records = data.astype(object).where(data.notna(), None).to_dict("records")
+            work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
+    console.note(f"Wrote {output}.")
+
+
+def _print_kinds() -> None:
+    from tracekit.plots.kinds import KINDS
+
+    width = max(map(len, KINDS))
+    for kind in KINDS.values():
+        print(f"{kind.name:<{width}}  {kind.summary}")
+
+
+def _policies(names: list[str] | None, params: dict[str, list[str]]) -> "list[str | Policy] | None":
+    """Return the policies to draw, loaded where parameters are set for them."""
+    from tracekit.policies import load_policy
+
+    chosen: list[str | Policy] = options.split("--policy", names) if names else []
+    owners = {target.rpartition(".")[0] for target in params}
+    for owner in owners - set(chosen):
+        raise UsageError(f"--param is set for {owner!r}, which is not among --policy.")
+    for place, name in enumerate(chosen):
+        if name in owners:
+            fields = {
+                target.rpartition(".")[2]: values
+                for target, values in params.items()
+                if target.rpartition(".")[0] == name
+            }
+            if any(len(values) > 1 for values in fields.values()):
+                raise UsageError(f"plot takes one value of each parameter of {name}.")
+            chosen[place] = load_policy(name, {field: value for field, (value,) in fields.items()})
+    return chosen or None
+
+
+def _bytes(cache_mib: list[str]) -> list[int]:
+    return [round(mib * options.MIB) for mib in options.cache_mib(cache_mib)]
+
+
+def _whole(option: str, values: list[str]) -> list[int]:
+    numbers = []
+    for text in options.split(option, values):
+        if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+            raise UsageError(f"{option} takes whole numbers, 1 or more, not {text!r}.")
+        numbers.append(int(text))
+    return numbers
