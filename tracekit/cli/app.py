@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, MemoryError):
-        return f"There is not enough memory for this ({error or 'allocation failed'})."
+        return f"There is not enough memory for this ({str(error) or 'allocation failed'})."
     if isinstance(error, OSError):
         if error.filename is None:
             return f"Reading or writing failed: {error.strerror or error}."

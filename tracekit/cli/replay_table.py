@@ -189,7 +189,10 @@ def _legend(records: Sequence[Record]) -> list[str]:
     if any(r["over_budget"] or r["over_budget_decode"] for r in records):
         lines.append(f"{OVER_BUDGET} more was resident than the budget")
     if any(map(_is_bound, records)):
-        lines.append("≤ ≥ bound: proven limits for every policy that reads only what is asked for")
+        lines.append(
+            "≤ ≥ bound: proven limits of every policy that keeps to its budget "
+            "and reads only what is asked for"
+        )
     if any(r["gap_to_bound"] is None and not _is_bound(r) for r in records):
         lines.append(
             "- below bound: the bound does not hold for what keeps more than its budget, "

@@ -1,0 +1,211 @@
+"""``tracekit replay``: its table, its records in every format, its options."""
+
+import csv
+import io
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from cli_helpers import csv_lines, run, run_process, write_csv
+
+DEFAULT_TABLE = """\
+{path}: small, 2 MoE layers × 8 experts, 2 used per token and layer
+expert bank 20.0 MiB, token cycle 5.0 MiB, 5 decoded tokens
+expert lookups: 20 decode, 27 cumulative
+
+                                                      decode                decode  cumulative
+               cache    decode  cumulative   below  read per  cumulative      peak        peak
+        cache   % of  hit rate    hit rate   bound     token        read  resident    resident
+policy   MiB    bank         %           %  points       MiB         MiB      MiB         MiB
+lru        2^  10.00      0.00        0.00    0.00       5.0        33.0      3.0*        5.0*
+belady     2^  10.00      0.00        0.00    0.00       5.0        33.0      3.0*        5.0*
+bound      2^  10.00    ≤ 0.00      ≤ 0.00       -     ≥ 4.4      ≥ 30.0        -           -
+
+lru        5   25.00     35.00       25.93    7.41       3.0        23.0      5.0         5.0
+belady     5   25.00     35.00       25.93    7.41       3.0        23.0      5.0         5.0
+bound      5   25.00   ≤ 45.00     ≤ 33.33       -     ≥ 2.6      ≥ 21.0        -           -
+
+lru       10   50.00     50.00       37.04   11.11       2.4        20.0     10.0        10.0
+belady    10   50.00     65.00       48.15    0.00       1.8        17.0     10.0        10.0
+bound     10   50.00   ≤ 65.00     ≤ 48.15       -     ≥ 1.8      ≥ 17.0        -           -
+
+decode: generated tokens only; cumulative: prompts (prefill) and generated tokens
+^ cache smaller than one token cycle
+* more was resident than the budget
+≤ ≥ bound: proven limits of every policy that keeps to its budget and reads only what is asked for
+belady: knows the future, so no engine can run it
+"""
+
+KEYS = {
+    *("policy", "params", "cache_bytes", "cache_mib", "lookups", "hits", "hit_rate_cumulative"),
+    *("lookups_decode", "hits_decode", "hit_rate_decode", "read_bytes", "read_bytes_decode"),
+    *("peak_resident_bytes", "peak_resident_bytes_decode", "over_budget", "over_budget_decode"),
+}
+
+
+@pytest.fixture
+def small(tmp_path):
+    return write_csv(tmp_path / "small.csv")
+
+
+def results(*args):
+    done = run("replay", *args, "--format", "json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)["results"]
+
+
+def test_the_table_explains_itself(small):
+    done = run("replay", small)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(DEFAULT_TABLE.format(path=small))
+    assert "One token cycle, the bytes a token touches over all layers, is 5.0 MiB" in done.out
+
+
+def test_what_is_not_marked_is_not_explained(small):
+    out = run("replay", small, "--policy", "lru", "--cache-mib", "10").out
+    assert "^" not in out
+    assert "*" not in out
+    assert "bound:" not in out
+    assert "knows the future" not in out
+
+
+def test_without_sizes_the_recorded_budget_counts(tmp_path):
+    lines = csv_lines()
+    lines.insert(1, "# cache_mib=6")
+    recorded = results(write_csv(tmp_path / "x.csv", lines))
+    assert [(r["policy"], r["cache_mib"]) for r in recorded] == [
+        ("lru", 6),
+        ("belady", 6),
+        ("bound", 6),
+    ]
+
+
+def test_sizes_and_policies_repeat_or_take_commas(small):
+    found = results(
+        *(small, "--policy", "lru,lfu", "--policy", "belady"),
+        *("--cache-mib", "0,8.5", "--cache-mib", "10", "--cache-fraction", "1"),
+    )
+    assert list(dict.fromkeys(r["policy"] for r in found)) == ["lru", "lfu", "belady"]
+    assert list(dict.fromkeys(r["cache_mib"] for r in found)) == [0, 8.5, 10, 20]
+
+
+def test_json_carries_what_a_program_needs(small):
+    done = run("replay", small, "--policy", "lru,bound", "--cache-mib", "10", "--format", "json")
+    document = json.loads(done.out)
+    assert list(document) == ["schema", "config", "provenance", "notes", "results"]
+    assert document["schema"] == "tracekit.replay/1"
+    assert document["config"]["seed"] == 0
+    assert len(document["provenance"]["trace_digest"]) == 64
+    lru, bound = document["results"]
+    assert set(lru) >= KEYS
+    assert lru["cache_bytes"] == 10 << 20
+    assert lru["hits_decode"] / lru["lookups_decode"] == lru["hit_rate_decode"] == 0.5
+    assert bound["peak_resident_bytes"] is None
+    assert bound["over_budget"] is None
+
+
+def test_every_format_has_the_same_records(small, tmp_path):
+    args = (small, "--policy", "lru,bound,random", "--cache-mib", "4,10", "-q")
+    wanted = results(*args)
+    for record in wanted:
+        record["params"] = " ".join(f"{k}={v}" for k, v in record["params"].items())
+    path = tmp_path / "out.parquet"
+    assert run("replay", *args, "-o", path).code == 0
+    assert pq.read_table(path).to_pylist() == wanted
+    text = run("replay", *args, "--format", "csv").out
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [{k: _as_csv(v) for k, v in record.items()} for record in wanted] == rows
+
+
+def _as_csv(value):
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_several_values_of_a_parameter_are_several_variants(small):
+    found = results(
+        *(small, "--policy", "random", "--param", "random.seed=3,4", "--cache-mib", "6"),
+    )
+    assert [r["params"] for r in found] == [{"seed": 3}, {"seed": 4}]
+    table = run("replay", small, "--policy", "random", "--param", "random.seed=3,4").out
+    assert "random seed=3" in table
+    assert "random seed=4" in table
+
+
+def test_the_seed_option_reaches_policies_that_draw(small):
+    (found,) = results(small, "--policy", "random", "--seed", "7", "--cache-mib", "6")
+    assert found["params"] == {"seed": 7}
+
+
+def test_layers_stand_in_every_format(small):
+    args = (small, "--policy", "lru,bound", "--cache-mib", "10", "--per-layer")
+    lru, bound = results(*args)
+    assert [layer["layer"] for layer in lru["layers"]] == [0, 1]
+    assert sum(layer["hits_decode"] for layer in lru["layers"]) == lru["hits_decode"]
+    assert [layer["hits_decode"] for layer in bound["layers"]] == [None, None]
+    rows = list(csv.DictReader(io.StringIO(run("replay", *args, "--format", "csv").out)))
+    assert [(r["policy"], r["cache_mib"], r["layer"]) for r in rows] == [
+        *(("lru", "10.0", layer) for layer in ("", "0", "1")),
+        *(("bound", "10.0", layer) for layer in ("", "0", "1")),
+    ]
+    table = run("replay", *args).out
+    layers = table.partition("decode hit rate of each layer, %, at a cache of 10 MiB\n")[2]
+    assert layers.split("\n")[:3] == ["layer    lru", "    0  40.00", "    1  60.00"]
+
+
+def test_a_replay_is_compared_with_the_recording(small):
+    # The file says that every lookup missed, as a cache of nothing would have it.
+    (nothing,) = results(small, "--policy", "lru", "--cache-mib", "0", "--validate")
+    assert nothing["validation"] == {"lookups": 20, "mismatches": 0}
+    args = (small, "--policy", "lru,bound", "--cache-mib", "10", "--validate")
+    lru, bound = results(*args)
+    assert lru["validation"] == {"lookups": 20, "mismatches": 10}
+    assert "validation" not in bound
+    assert "10 of 20\n" in run("replay", *args).out
+
+
+def test_predictors_are_scored_beside_policies(small):
+    args = (small, "--policy", "lru,prev-token", "--cache-mib", "10")
+    lru, scored = results(*args)
+    assert (lru["policy"], "predictor" in lru) == ("lru", False)
+    assert (scored["predictor"], "policy" in scored) == ("prev-token", False)
+    assert scored["routings"] + scored["unscored"] == 10
+    table = run("replay", *args).out
+    assert table.index("policy") < table.index("prev-token")
+
+
+def test_predictors_alone_are_a_prediction(small):
+    done = run("replay", small, "--policy", "prev-token", "--format", "json")
+    assert json.loads(done.out)["schema"] == "tracekit.predict/1"
+
+
+def test_a_class_of_the_user_is_found_in_the_current_directory(small, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from tracekit.policies import LRU\n"
+        "from tracekit.predictors import PrevToken\n"
+        "class MyPolicy(LRU):\n    name = 'mine'\n"
+        "class MyPredictor(PrevToken):\n    name = 'my-guess'\n"
+    )
+    done = run_process(
+        *("replay", small, "--policy", "mine:MyPolicy,mine:MyPredictor", "--format", "json"),
+        *("--cache-mib", "10"),
+        cwd=tmp_path,
+    )
+    assert done.code == 0, done.err
+    policy, predictor = json.loads(done.out)["results"]
+    assert (policy["policy"], policy["hits"]) == ("mine", 10)
+    assert predictor["predictor"] == "my-guess"
+
+
+def test_verbose_names_the_seed(small):
+    assert run("replay", small, "-v").err.startswith("seed 0; took ")
+
+
+def test_the_published_run_of_a_phone(phone_traces):
+    trace = phone_traces / "traces" / "qwen.route.csv"
+    args = (trace, "--policy", "lru", "--cache-mib", "4000", "--validate")
+    (record,) = results(*args)
+    assert record["validation"] == {"lookups": 36_864, "mismatches": 0}
+    assert round(100 * record["hit_rate_cumulative"], 2) == 74.88
+    assert "0 of 36864" in run("replay", *args).out
