@@ -10,11 +10,11 @@ from tracekit.predictors.scoring.blocks import Block, decode_blocks
 from tracekit.predictors.scoring.predict import check_horizons, check_usable
 from tracekit.predictors.scoring.ranks import name_best
 from tracekit.predictors.scoring.routers import Routers
-from tracekit.predictors.scoring.run import (
+from tracekit.predictors.scoring.run import check_scores
+from tracekit.predictors.scoring.training import (
     DecodedTurns,
     Entry,
     Training,
-    check_scores,
     hold_out_turn,
     learn,
     needed_columns,

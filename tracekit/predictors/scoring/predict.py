@@ -9,8 +9,9 @@ from tracekit.predictors.base import PREDICTORS, Predictor
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.result import PredictResult
 from tracekit.predictors.scoring.routers import Routers
-from tracekit.predictors.scoring.run import DecodedTurns, Entry, Training, learn, score
+from tracekit.predictors.scoring.run import score
 from tracekit.predictors.scoring.tally import Tally, Units
+from tracekit.predictors.scoring.training import DecodedTurns, Entry, Training, learn
 from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError, UsageError
 

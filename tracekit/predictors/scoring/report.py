@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tracekit.predictors.scoring.run import Entry
+from tracekit.predictors.scoring.training import Entry
 
 Record = dict[str, Any]
 SHORT = {

@@ -8,8 +8,8 @@ import numpy as np
 
 from tracekit.predictors.scoring import report
 from tracekit.predictors.scoring.bootstrap import Bootstrap
-from tracekit.predictors.scoring.run import Entry
 from tracekit.predictors.scoring.tally import Tally
+from tracekit.predictors.scoring.training import Entry
 from tracekit.trace import Trace
 from tracekit.trace.errors import UsageError
 
