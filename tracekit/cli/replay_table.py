@@ -31,16 +31,18 @@ def replay_text(result: "ReplayResult") -> str:
     parts = [_head(result), _figures(result, records), *_counters(records)]
     if result.config["per_layer"]:
         parts += _layers(records)
-    parts.append("\n".join([*_legend(records), *result.notes]))
+    notes = [note for note in result.notes if note not in result.trace.warnings]
+    parts.append("\n".join([*_legend(records), *notes]))
     return "\n\n".join(parts)
 
 
 def _head(result: "ReplayResult") -> str:
     trace = result.trace
     per_expert = int(trace.expert_bytes.sum())
+    incomplete = "" if trace.complete else " (incomplete)"
     lines = [
         printable(
-            f"{trace.name}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
+            f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
             f"× {trace.n_expert} experts, {trace.top_k} used per token and layer"
         ),
         f"expert bank {size(per_expert * trace.n_expert)}, "
