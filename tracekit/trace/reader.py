@@ -277,13 +277,17 @@ class Trace:
         checks.check_values(where, name, values, valid, self.facts)
         return values
 
-    def steps(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
-        """Return whole columns of the steps: one row for each (turn, step), in that order.
+    def steps(
+        self, columns: Sequence[str], start: int = 0, stop: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return columns of the steps: one row for each (turn, step), in that order.
 
         Parameters
         ----------
         columns : sequence of str
             Names of ``steps.parquet``.
+        start, stop : int, optional
+            Only these rows: embeddings can be larger than memory.
 
         Returns
         -------
@@ -297,7 +301,7 @@ class Trace:
             A column is not in the trace or cannot be read.
         """
         self._require(columns, self._steps, "steps")
-        table = self._steps.read(columns)
+        table = self._steps.read(columns, start, stop)
         return {c: to_numpy(table[c], NULLS.get(c, 0)) for c in columns}
 
     @property

@@ -161,7 +161,6 @@ class _Steps:
             place = trace.steps(["turn", "step", "phase"])
             self._rows = np.flatnonzero(place["phase"] == DECODE)
             self._place = place
-            self._values = trace.steps(columns)
 
     def read(self, start: int, turn: int, step: np.ndarray) -> dict[str, np.ndarray]:
         if not self._columns:
@@ -173,4 +172,4 @@ class _Steps:
                 f"The steps of {self._trace.name} do not match its routings in turn {turn} near "
                 f"step {step[0]}: there must be one row for each decoded token, in order."
             )
-        return {name: values[rows] for name, values in self._values.items()}
+        return self._trace.steps(self._columns, int(rows[0]), int(rows[-1]) + 1)
