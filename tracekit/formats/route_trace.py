@@ -95,7 +95,8 @@ class _Rows:
         self.cut = False
         if not data.endswith((b"\n", b"\r")):
             last = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-            if last >= self._start and self._fault(data[last:]) is not None:
+            line = data[last:]
+            if last >= self._start and (line.endswith(b",") or self._fault(line) is not None):
                 self._end = last
                 self.cut = True
 

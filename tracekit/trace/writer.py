@@ -49,8 +49,8 @@ class TraceWriter:
 
     Passes go to part files (`routing-00000.parquet` …) every `flush_ms`, each part written whole and
     renamed; if the process is killed, `Trace.open` reads every part. `close` makes one file of them
-    and marks the trace complete. Used as a context manager, an exception leaves an incomplete trace with all that was
-    written, or nothing if nothing was.
+    and marks the trace complete. Used as a context manager, an exception leaves an incomplete trace
+    with all that was written, or nothing if nothing was.
 
     Parameters
     ----------
