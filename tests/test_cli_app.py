@@ -72,6 +72,17 @@ def test_the_reader_of_a_pipe_may_leave(small):
     running.stderr.close()
 
 
+def test_a_terminal_without_unicode_gets_a_table_all_the_same(small):
+    done = run_process("replay", small, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.code, done.err) == (0, "")
+    assert "2 MoE layers ? 8 experts" in done.out
+
+
+def test_a_closed_stdout_is_no_fault(small):
+    done = run_process("replay", small, preexec_fn=lambda: os.close(1))
+    assert (done.code, done.err) == (0, "")
+
+
 def test_a_full_disk_behind_stdout_is_one_sentence(small):
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -39,7 +39,7 @@ class Commands(TyperGroup):
         """Run the subcommand of `ctx`."""
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            print(end="", flush=True)
             return result
         except KeyboardInterrupt:
             # A second Ctrl-C ends the process at once, without Python's say.
@@ -103,6 +103,9 @@ app.command("policies")(policies.policies)
 
 def main() -> None:
     """Run the command line."""
+    if sys.stdout is not None:
+        # Where × and ≤ cannot be written, a ? is better than a traceback.
+        sys.stdout.reconfigure(errors="replace")
     # module:Class may name a class of a file in the current directory; what is installed goes first.
     sys.path.append("")
     app()

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,7 +122,7 @@ class Output:
         else:
             data = to_parquet(records())
         if self.path is None:
-            sys.stdout.write(data.decode())
+            print(data.decode(), end="")
         else:
             with written_whole(self.path) as work:
                 work.write_bytes(data)
