@@ -283,7 +283,11 @@ def _check_order(where: Where, rows: Columns) -> None:
         here = f"turn {rows['turn'][row + 1]}, step {rows['step'][row + 1]}"
         here += f", layer {rows['layer'][row + 1]}"
         twice = layer[row] == 0 and step[row] == 0
-        what = "stands twice: remove one" if twice else "is out of (pass, layer, step) order: sort"
+        what = (
+            "stands twice: remove one"
+            if twice
+            else "is out of (pass, layer, step) order: sort the rows"
+        )
         raise TraceError(f"{where.at(row + 1)}: the routing of {here} {what}.")
 
 

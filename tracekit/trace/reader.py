@@ -408,10 +408,10 @@ class Trace:
         ------
         TraceError
         """
-        self._check_routing()
+        self._check_routing(CHECKED_ON_OPEN_BYTES)
         self._check_rest()
 
-    def _check_routing(self, checked_bytes: int = CHECKED_ON_OPEN_BYTES) -> None:
+    def _check_routing(self, checked_bytes: int) -> None:
         schema = self._routing.schema
         typecheck.check_routing_types(self._file(ROUTING_FILE), schema, self.facts.model)
         rows = {f.name: self.n_rows * width(f.type) for f in schema}

@@ -1,0 +1,489 @@
+"""Traces that are not as they should be: each is refused with one sentence that names the mend."""
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tracekit.formats import open_any
+from tracekit.trace import (
+    Trace,
+    TraceError,
+    TracekitError,
+    describe,
+    reader,
+    synthesize,
+    write_trace,
+)
+from tracekit.trace.schema import FACTS_FILE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+
+N_EMBD = 4
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    path = tmp_path_factory.mktemp("good") / "good.trace"
+    trace = synthesize(
+        3, 8, 2, 6, n_turns=2, prefill=3, seed=5, dense_layers=1, logits=True, gate_inputs=True,
+        n_embd=N_EMBD,
+    )  # fmt: skip
+    write_trace(trace, path)
+    return path
+
+
+@pytest.fixture
+def trace(good, tmp_path) -> Path:
+    """A trace of its own for a test to spoil.
+
+    Pass 0 is turn 0's prompt of 3 tokens: rows 0 to 2 at layer 1, row 3 at layer 2. Passes 1 to 3
+    are decoded tokens of two rows each, rows 4 to 9; then comes turn 1, from row 10.
+    """
+    return Path(shutil.copytree(good, tmp_path / "bad.trace"))
+
+
+def spoil(trace: Path, file: str, column: str, row: int, value) -> None:
+    """Set one value of a column; of a list, `value` is the whole list."""
+    table = pq.read_table(trace / file)
+    values = table[column].to_pylist()
+    values[row] = value
+    array = pa.array(values, table.schema.field(column).type)
+    at = table.schema.get_field_index(column)
+    field = table.schema.field(column).with_nullable(True)
+    pq.write_table(table.set_column(at, field, array), trace / file)
+
+
+def retype(trace: Path, file: str, column: str, arrow_type) -> None:
+    table = pq.read_table(trace / file)
+    at = table.schema.get_field_index(column)
+    array = pa.array(table[column].to_pylist(), arrow_type)
+    pq.write_table(table.set_column(at, column, array), trace / file)
+
+
+def drop_rows(trace: Path, file: str, *rows: int) -> None:
+    table = pq.read_table(trace / file)
+    kept = np.setdiff1d(np.arange(table.num_rows), rows)
+    pq.write_table(table.take(pa.array(kept)), trace / file)
+
+
+def swap_rows(trace: Path, file: str, a: int, b: int) -> None:
+    table = pq.read_table(trace / file)
+    order = np.arange(table.num_rows)
+    order[[a, b]] = order[[b, a]]
+    pq.write_table(table.take(pa.array(order)), trace / file)
+
+
+def edit(trace: Path, **changes) -> None:
+    """Change ``trace.json``; a key of `model` goes by its name, ... removes it."""
+    path = trace / FACTS_FILE
+    facts = json.loads(path.read_text())
+    for name, value in changes.items():
+        where = facts["model"] if name in facts["model"] else facts
+        if value is ...:
+            del where[name]
+        else:
+            where[name] = value
+    path.write_text(json.dumps(facts))
+
+
+def cut(trace: Path, file: str, size: int) -> None:
+    path = trace / file
+    path.write_bytes(path.read_bytes()[:size])
+
+
+ROUTING, STEPS, LAYERS, FACTS = ROUTING_FILE, STEPS_FILE, LAYERS_FILE, FACTS_FILE
+AGAIN = "copy, record or import it again."
+
+BAD = {
+    # ---- files
+    "no facts": (
+        lambda t: (t / FACTS).unlink(),
+        "{t} is a directory but no trace: it holds no trace.json; name the directory that "
+        "'record' or 'import' wrote.",
+    ),
+    "empty facts": (
+        lambda t: cut(t, FACTS, 0),
+        "{t}/trace.json is not valid JSON (Expecting value: line 1 column 1 (char 0)); it is cut "
+        "short or damaged: copy it again.",
+    ),
+    "facts of something else": (
+        lambda t: (t / FACTS).write_text("[1, 2]"),
+        "{t}/trace.json does not describe a trace: it names no tracekit schema.",
+    ),
+    "newer schema": (
+        lambda t: edit(t, schema="tracekit.trace/2"),
+        "{t}/trace.json has schema version 2, newer than the 1 that this tracekit reads; upgrade "
+        "tracekit.",
+    ),
+    "schema without a number": (
+        lambda t: edit(t, schema="tracekit.trace/new"),
+        "{t}/trace.json: schema 'tracekit.trace/new' has no version number.",
+    ),
+    "facts lack a field": (
+        lambda t: edit(t, top_k=...),
+        "{t}/trace.json, model lacks 'top_k'; add it.",
+    ),
+    "facts of another type": (
+        lambda t: edit(t, n_expert="eight"),
+        "{t}/trace.json, model: n_expert = 'eight' is not of type int; correct it.",
+    ),
+    "facts out of range": (
+        lambda t: edit(t, n_expert=-8),
+        "{t}/trace.json: n_expert = -8 is no size of a model; correct it.",
+    ),
+    "top_k over n_expert": (
+        lambda t: edit(t, top_k=9),
+        "{t}/trace.json: top_k = 9 experts of 8 cannot be selected; correct top_k or n_expert.",
+    ),
+    "groups that do not divide": (
+        lambda t: edit(t, n_group=3),
+        "{t}/trace.json: 1 of 3 expert groups do not divide 8 experts; correct n_group or "
+        "n_group_used.",
+    ),
+    "unknown gating": (
+        lambda t: edit(t, gating="soft"),
+        "{t}/trace.json: gating 'soft' is none of softmax, sigmoid, logits, sqrt-softplus; "
+        "correct it.",
+    ),
+    "a file is missing": (
+        lambda t: (t / STEPS).unlink(),
+        "{t}/steps.parquet is missing; a trace is complete in itself: copy the whole directory "
+        "again.",
+    ),
+    "truncated parquet": (
+        lambda t: cut(t, ROUTING, 2000),
+        "{t}/routing.parquet is cut short or damaged (Parquet magic bytes not found in footer. "
+        "Either the file is corrupted or this is not a parquet file); " + AGAIN,
+    ),
+    "empty parquet": (
+        lambda t: cut(t, LAYERS, 0),
+        "{t}/layers.parquet is cut short or damaged (Parquet file size is 0 bytes); " + AGAIN,
+    ),
+    # ---- columns
+    "missing column": (
+        lambda t: pq.write_table(pq.read_table(t / ROUTING).drop(["step"]), t / ROUTING),
+        "{t}/routing.parquet lacks the column 'step' (int32); it is not of a trace, or of a "
+        "damaged one: record or import it again.",
+    ),
+    "wrong column type": (
+        lambda t: retype(t, ROUTING, "step", pa.int64()),
+        "{t}/routing.parquet, column step: its type is int64, but this model's trace needs int32; "
+        "write the column with that type, or correct trace.json.",
+    ),
+    "wrong list width": (
+        lambda t: edit(t, top_k=3),
+        "{t}/routing.parquet, column experts: its type is fixed_size_list<element: uint16>[2], "
+        "but this model's trace needs fixed_size_list<item: uint16>[3]; write the column with "
+        "that type, or correct trace.json.",
+    ),
+    "wrong width of logits": (
+        lambda t: edit(t, n_expert=16),
+        "{t}/routing.parquet, column logits: its type is fixed_size_list<element: float>[8], "
+        "but this model's trace needs fixed_size_list<item: float>[16]; write the column with "
+        "that type, or correct trace.json.",
+    ),
+    "lists of any width": (
+        lambda t: retype(t, ROUTING, "experts", pa.list_(pa.uint16())),
+        "{t}/routing.parquet, column experts: its type is list<element: uint16>, but this "
+        "model's trace needs fixed_size_list<item: uint16>[2]; write the column with that type, "
+        "or correct trace.json.",
+    ),
+    "gate inputs of unknown width": (
+        lambda t: edit(t, n_embd=None),
+        "{t}/routing.parquet has gate inputs, but trace.json does not give the model's n_embd; "
+        "add it.",
+    ),
+    # ---- values
+    "null step": (
+        lambda t: spoil(t, ROUTING, "step", 5, None),
+        "{t}/routing.parquet, row 5, column step: it is null; write its value.",
+    ),
+    "null expert": (
+        lambda t: spoil(t, ROUTING, "experts", 5, [3, None]),
+        "{t}/routing.parquet, row 5, column expert, slot 1: it is null; write the expert.",
+    ),
+    "expert out of range": (
+        lambda t: spoil(t, ROUTING, "experts", 5, [3, 8]),
+        "{t}/routing.parquet, row 5, column expert, slot 1: expert 8 is not below the model's "
+        "n_expert = 8; correct the row or n_expert.",
+    ),
+    "duplicate expert": (
+        lambda t: spoil(t, ROUTING, "experts", 5, [3, 3]),
+        "{t}/routing.parquet, row 5, column expert: expert 3 stands twice in one routing (slots 0 "
+        "and 1); a token selects distinct experts: correct or record it again.",
+    ),
+    "negative weight": (
+        lambda t: spoil(t, ROUTING, "weights", 5, [0.5, -0.5]),
+        "{t}/routing.parquet, row 5, column weight, slot 1: -0.5 is no routing weight; it is a "
+        "finite number from 0 up, or null (nan in a CSV) if unknown.",
+    ),
+    "unknown residency": (
+        lambda t: spoil(t, ROUTING, "residency", 5, [0, 3]),
+        "{t}/routing.parquet, row 5, column residency, slot 1: 3 is not 0 (miss), 1 (hit) or 2 "
+        "(prefetched), nor null.",
+    ),
+    "unknown dropped": (
+        lambda t: spoil(t, ROUTING, "dropped", 5, [2, 0]),
+        "{t}/routing.parquet, row 5, column dropped, slot 0: 2 is not 0 or 1, nor null.",
+    ),
+    "NaN logits": (
+        lambda t: spoil(t, ROUTING, "logits", 5, [1.0, float("nan"), *[0.0] * 6]),
+        "{t}/routing.parquet, row 5, column logits: value 1 is nan, not a finite number; the "
+        "recording is damaged or the model computed it: record it again.",
+    ),
+    "infinite gate input": (
+        lambda t: spoil(t, ROUTING, "gate_input", 5, [0.0, 0.0, float("inf"), 0.0]),
+        "{t}/routing.parquet, row 5, column gate_input: value 2 is inf, not a finite number; the "
+        "recording is damaged or the model computed it: record it again.",
+    ),
+    "negative turn": (
+        lambda t: spoil(t, ROUTING, "turn", 0, -1),
+        "{t}/routing.parquet, row 0, column turn: -1 is negative; a turn counts from 0: correct "
+        "or record it again.",
+    ),
+    "unknown phase": (
+        lambda t: spoil(t, ROUTING, "phase", 5, 7),
+        "{t}/routing.parquet, row 5, column phase: 7 is neither 0 (prefill) nor 1 (decode).",
+    ),
+    "layer out of range": (
+        lambda t: spoil(t, ROUTING, "layer", 5, 3),
+        "{t}/routing.parquet, row 5, column layer: 3 is no layer of a model with 3 of them (0 to "
+        "2); correct the row or the model's n_layer.",
+    ),
+    # ---- order and gaps
+    "passes out of order": (
+        lambda t: swap_rows(t, ROUTING, 5, 6),
+        "{t}/routing.parquet, row 6, column pass: 1 follows 2; rows stand in (pass, layer, step) "
+        "order: sort them.",
+    ),
+    "layers out of order": (
+        lambda t: swap_rows(t, ROUTING, 4, 5),
+        "{t}/routing.parquet, row 5: the routing of turn 0, step 3, layer 1 is out of (pass, "
+        "layer, step) order: sort the rows.",
+    ),
+    "pass of two turns": (
+        lambda t: spoil(t, ROUTING, "turn", 5, 1),
+        "{t}/routing.parquet, row 6, column turn: 0 follows 1; rows stand in (pass, layer, step) "
+        "order: sort them.",
+    ),
+    "pass of two phases": (
+        lambda t: spoil(t, ROUTING, "phase", 5, 0),
+        "{t}/routing.parquet, row 5, column phase: pass 1 has phase 1 and 0; a pass belongs to "
+        "one phase: number the passes anew.",
+    ),
+    "decode pass of two tokens": (
+        lambda t: spoil(t, ROUTING, "step", 5, 4),
+        "{t}/routing.parquet, row 5, column step: decode pass 1 has steps 3 and 4; every decoded "
+        "token is a pass of its own: number the passes anew.",
+    ),
+    "decode pass lacks a layer": (
+        lambda t: drop_rows(t, ROUTING, 7),
+        "{t}/routing.parquet, row 6: the decode pass of turn 0, step 4 lacks layer 2, which other "
+        "passes route; rows are missing: record it again.",
+    ),
+    "gap in the routings": (
+        lambda t: drop_rows(t, ROUTING, 6, 7),
+        "{t}/routing.parquet, row 6: turn 0 goes from step 3 to step 5; the steps of a turn "
+        "follow each other without a gap: rows are missing or doubled, record it again.",
+    ),
+    "gap in the steps": (
+        lambda t: drop_rows(t, STEPS, 1),
+        "{t}/steps.parquet, row 1, column step: turn 0 goes from step 0 to step 2; the steps of a "
+        "turn follow each other without a gap: rows are missing or doubled, record it again.",
+    ),
+    "gap in the passes": (
+        lambda t: drop_rows(t, STEPS, 5),
+        "{t}/steps.parquet, row 5: turn 1, pass 4 follows turn 0, pass 2; passes count up by one: "
+        "rows are missing.",
+    ),
+    "steps end early": (
+        lambda t: drop_rows(t, STEPS, 11),
+        "{t}/steps.parquet lacks pass 7, which the routings have; the files are of different "
+        "recordings or one was cut: copy the trace again.",
+    ),
+    "routings end early": (
+        lambda t: drop_rows(t, ROUTING, 18, 19),
+        "{t}/steps.parquet has decode pass 7, of which no routing is recorded; rows of the "
+        "routings are missing: copy or record the trace again.",
+    ),
+    "steps of another turn": (
+        lambda t: [spoil(t, STEPS, "turn", row, 2) for row in range(6, 12)],
+        "{t}/steps.parquet, row 6: pass 4 has another turn, phase or steps here than in the "
+        "routings; the files are of different recordings: copy the trace again.",
+    ),
+    # ---- layers
+    "layer twice": (
+        lambda t: spoil(t, LAYERS, "layer", 2, 1),
+        "{t}/layers.parquet, row 2, column layer: layer 1 stands twice; remove one.",
+    ),
+    "size of nothing": (
+        lambda t: spoil(t, LAYERS, "expert_bytes", 1, 0),
+        "{t}/layers.parquet, row 1, column expert_bytes: 0 bytes is no size of layer 1; give its "
+        "true size, or null if it is not known.",
+    ),
+    "huge size": (
+        lambda t: spoil(t, LAYERS, "expert_bytes", 1, 1 << 50),
+        "{t}/layers.parquet, row 1, column expert_bytes: 1125899906842624 bytes is no size of "
+        "layer 1; give its true size, or null if it is not known.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_traces_are_refused_with_one_sentence(trace, case):
+    spoil_it, sentence = BAD[case]
+    spoil_it(trace)
+    with pytest.raises(TraceError) as caught:
+        Trace.open(trace)
+    assert str(caught.value) == sentence.format(t=trace)
+    assert caught.value.exit_code == 3
+
+
+def test_what_the_bad_traces_were_made_of_is_good(trace):
+    assert Trace.open(trace).n_rows == 20
+    spoil(trace, ROUTING, "residency", 5, [2, 1])
+    spoil(trace, ROUTING, "weights", 5, [None, 0.5])
+    spoil(trace, LAYERS, "dense_bytes", 0, 0)
+    Trace.open(trace)
+
+
+def test_unchecked_it_opens(trace):
+    spoil(trace, ROUTING, "experts", 5, [3, 3])
+    assert Trace.open(trace, validate=False).n_rows == 20
+
+
+def test_a_missing_size_is_refused_when_it_is_asked_for(trace):
+    spoil(trace, LAYERS, "expert_bytes", 2, None)
+    opened = Trace.open(trace)
+    with pytest.raises(TraceError, match="how many bytes an expert of layer 2 has"):
+        _ = opened.expert_bytes
+
+
+def test_columns_too_large_to_check_on_open_are_checked_as_they_are_read(trace, monkeypatch):
+    spoil(trace, ROUTING, "logits", 5, [1.0, float("nan"), *[0.0] * 6])
+    monkeypatch.setattr(reader, "CHECKED_ON_OPEN_BYTES", 100)
+    opened = Trace.open(trace)
+    with pytest.raises(TraceError, match=r"row 5, column logits: value 1 is nan"):
+        opened.routing(["logits"])
+    with pytest.raises(TraceError, match=r"row 5, column logits: value 1 is nan"):
+        list(opened.iter_routing(["logits"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "what"),
+    [
+        ("router_matrix", [1.0] * 31, "layer 1 has 31 values where 8 × 4 are needed"),
+        ("router_matrix", [float("nan")] * 32, "value 0 of layer 1 is nan"),
+        ("norm_weight", [1.0] * 5, "layer 1 has 5 values where 4 are needed"),
+        ("selection_bias", [1.0] * 7, "layer 1 has 7 values where 8 are needed"),
+    ],
+)
+def test_arrays_of_a_layer_are_checked_as_they_are_read(trace, name, values, what):
+    spoil(trace, LAYERS, name, 1, values)
+    opened = Trace.open(trace)
+    with pytest.raises(TraceError, match=what):
+        opened.layer_array(1, name)
+
+
+def test_a_file_is_no_trace_directory(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    with pytest.raises(TraceError, match="is a file; a trace is a directory"):
+        Trace.open(file)
+
+
+# ---- anything at all ----------------------------------------------------------------------------
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """Flip, overwrite, cut, remove, insert or repeat bytes."""
+    changed = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        at = rng.randrange(len(changed) + 1)
+        kind = rng.randrange(6)
+        if kind == 0:
+            changed[at : at + 1] = bytes(b ^ 1 << rng.randrange(8) for b in changed[at : at + 1])
+        elif kind == 1:
+            changed[at : at + 1] = rng.randbytes(1)
+        elif kind == 2:
+            del changed[at:]
+        elif kind == 3:
+            del changed[at : at + rng.choice((1, 3, 50))]
+        elif kind == 4:
+            changed[at:at] = rng.choice(
+                (rng.randbytes(8), b"\n", b",", b"nan", b"-1", b"9" * 20, b'"', b"\0" * 8, b"[")
+            )
+        else:
+            source = rng.randrange(len(changed) + 1)
+            changed[at : at + 10] = changed[source : source + 10]
+    return bytes(changed)
+
+
+PLAIN = re.compile(r"[^\r\n]{20,600}\.")
+
+
+def use(path: Path) -> list[str]:
+    """Ask a trace everything; return what it was refused with, if it was."""
+    try:
+        trace = open_any(path)
+        json.dumps(describe(trace))
+        lists = [c for c in ("experts", "logits", "gate_input") if trace.has(c)]
+        for _ in trace.iter_routing(lists):
+            pass
+        trace.steps(["step"])
+        for layer in trace.moe_layers.tolist():
+            trace.layer_array(layer, "router_matrix")
+        _ = trace.expert_bytes
+    except TracekitError as error:
+        return [str(error)]
+    return []
+
+
+@pytest.mark.parametrize("file", [FACTS, ROUTING, STEPS, LAYERS])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mutated_trace_is_read_or_refused(trace, file, seed):
+    rng = random.Random(f"{file} {seed}")
+    assert use(trace) == []
+    original = (trace / file).read_bytes()
+    refused = []
+    for _ in range(30):
+        (trace / file).write_bytes(mutate(original, rng))
+        refused += use(trace)
+    assert len(refused) > 15
+    assert [sentence for sentence in refused if not PLAIN.fullmatch(sentence)] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_mutated_csv_is_read_or_refused(tmp_path, seed):
+    rng = random.Random(seed)
+    rows = [
+        f"0,{int(step > 2)},{step},{layer},{slot},{(step + layer + 3 * slot) % 8},0.5,0,100"
+        for first, last in ((0, 3), (3, 4), (4, 5), (5, 6))
+        for layer in range(3)
+        for step in range(first, last)
+        for slot in range(2)
+    ]
+    original = "\n".join(
+        [
+            "# route_trace v1",
+            "# model=m arch=a n_layer=3 n_expert=8 n_expert_used=2",
+            *[f"# layer={n} expert_bytes=100 dense_bytes=1" for n in range(3)],
+            "turn,phase,step,layer,slot,expert,weight,residency,expert_bytes",
+            *rows,
+            "",
+        ]
+    ).encode()
+    path = tmp_path / "run.csv"
+    path.write_bytes(original)
+    assert use(path) == []
+    refused = []
+    for _ in range(150):
+        path.write_bytes(mutate(original, rng))
+        refused += use(path)
+    assert len(refused) > 50
+    assert [sentence for sentence in refused if not PLAIN.fullmatch(sentence)] == []
