@@ -311,3 +311,32 @@ def test_published_static_figures(qwen, policy, saved, lost):
     (cell,) = policy.simulate(batches, np.array([4000 << 20]))
     assert f"{100 * cell.counters['saved_share']:.1f}" == saved
     assert f"{100 * cell.counters['mass_lost']:.2f}" == lost
+
+
+# ---- gains with intervals ---------------------------------------------------------------------
+
+
+def test_gains_are_the_difference_of_the_hit_rates():
+    from tracekit.analysis import hit_rate_gains
+    from tracekit.replay import replay
+
+    trace = trace_of(toy(turns=(60, 50, 40)))
+    oracle = Prefetch(Prefetch.Params("oracle"))
+    frame = hit_rate_gains(trace, ["lru", oracle], [0.3, 0.6])
+    records = replay(trace, ["lru", oracle], cache_fraction=[0.3, 0.6]).records
+    for row, record in zip(frame.to_dict("records"), records, strict=True):
+        assert row["policy"] == record["policy"]
+        assert row["cache_bytes"] == record["cache_bytes"]
+        assert row["hit_rate_decode"] == pytest.approx(record["hit_rate_decode"])
+    same, better = frame[frame["policy"] == "lru"], frame[frame["policy"] == "prefetch"]
+    assert (same[["gain", "ci95_low", "ci95_high"]] == 0).all(axis=None)
+    assert (better["ci95_low"] > 0).all()
+    assert ((better["ci95_low"] <= better["gain"]) & (better["gain"] <= better["ci95_high"])).all()
+
+
+@pytest.mark.parametrize("policy", ["drop-cold", "bound"])
+def test_gains_compare_what_can_be_compared(policy):
+    from tracekit.analysis import hit_rate_gains
+
+    with pytest.raises(UsageError, match=f"{policy} cannot be compared lookup by lookup"):
+        hit_rate_gains(trace_of(toy()), [policy], [0.5])

@@ -10,6 +10,7 @@ from tracekit.analysis.accuracy import accuracy_by_horizon, accuracy_by_layer, r
 from tracekit.analysis.budget import default_budget
 from tracekit.analysis.concentration import routing_concentration
 from tracekit.analysis.curves import hit_rate_curves
+from tracekit.analysis.gains import hit_rate_gains
 from tracekit.analysis.overlap import overlap_by_lag
 from tracekit.analysis.popularity import expert_popularity
 from tracekit.analysis.reuse import reuse_distance
@@ -22,6 +23,7 @@ __all__ = [
     "default_budget",
     "expert_popularity",
     "hit_rate_curves",
+    "hit_rate_gains",
     "overlap_by_lag",
     "read_bytes_by_token",
     "recall_by_named",

@@ -78,69 +78,56 @@ def alarm(records: Sequence[Record]) -> list[str]:
 
 
 def sentences(records: Sequence[Record]) -> list[str]:
-    """Return what the figures say, and no more."""
-    found = alarm(records)
-    if floor := _floor(records):
-        found.append(floor)
-    if weak := _weak_layers(records):
-        found.append(weak)
-    found += [_route_ahead(r) for r in records if r["predictor"] == "stale-gate" and r["slots"]]
-    found.append(
+    """Return what the figures say, and no more, in two sentences; before them a broken control."""
+    return [
+        *alarm(records),
+        *_layers_below(records),
         "Accuracy is not speed: these figures say how much of the routing is known early, not that "
         "knowing it makes a token faster; replay with --policy lru,retention,prefetch to see what "
-        "acting on it does to hits and read bytes."
-    )
-    return found
+        "acting on it does to hits and read bytes.",
+    ]
 
 
-def _floor(records: Sequence[Record]) -> str:
-    """Compare the two published predictors where both were scored."""
-    by_name = {r["predictor"]: r for r in reversed(records)}
-    stale, prev = by_name.get("stale-gate"), by_name.get("prev-token")
-    if not (stale and prev and stale["slots"] and prev["slots"]):
-        return ""
-    a, b = stale["slot_accuracy"], prev["slot_accuracy"]
-    relation = "more than" if a > b else "no more than"
-    return (
-        f"{label(stale)} names {percent(a)} % of the selected experts, {relation} what the "
-        f"previous token selected ({percent(b)} %)."
-    )
-
-
-def _weak_layers(records: Sequence[Record]) -> str:
+def _layers_below(records: Sequence[Record]) -> list[str]:
     """Name the layers whose interval lies below the overall figure of the first predictor."""
-    record = next(
-        (r for r in records if r["predictor"] not in ("ctrl", "random-guess") and r["slots"]), None
-    )
-    if record is None:
-        return ""
+    scored = [r for r in records if r["predictor"] not in ("ctrl", "random-guess") and r["slots"]]
+    if not scored:
+        return []
+    record = scored[0]
     overall = record["slot_accuracy"]
-    layers = [x for x in record["layers"] if x["slots"]]
-    weak = [x for x in layers if x["ci95"] and x["ci95"][1] < overall]
-    weak.sort(key=lambda x: x["slot_accuracy"])
-    if not weak:
-        if not any(x["ci95"] for x in layers):
-            return ""
-        return (
-            f"For {label(record)} no layer stands out below the rest: every layer's 95 % interval "
-            f"reaches the overall {percent(overall)} %."
+    said = f"{label(record)} names {percent(overall)} % of the selected experts"
+    previous = next((r for r in scored[1:] if r["predictor"] == "prev-token"), None)
+    if previous:
+        rate = percent(previous["slot_accuracy"])
+        said += f" where repeating the previous token names {rate} %"
+    layers = [x for x in record["layers"] if x["ci95"]]
+    below = [x for x in layers if x["ci95"][1] < overall]
+    if below:
+        below.sort(key=lambda x: x["slot_accuracy"])
+        where = _listed([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in below])
+        said += (
+            f"; of its {len(layers)} layers the 95 % intervals of {len(below)} lie below that, "
+            f"lowest first: {where}"
         )
-    where = _listed([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in weak])
-    return (
-        f"For {label(record)} the 95 % interval of {len(weak)} of {len(layers)} layers lies below "
-        f"the overall {percent(overall)} %, lowest first: {where}."
-    )
+    elif layers:
+        said += "; no layer's 95 % interval lies below that"
+    return [f"{said}."]
 
 
-def _route_ahead(record: Record) -> str:
-    """Say what a model that routed by the guess would keep of its own routing."""
-    mass = record["gate_mass"]
-    carried = "" if mass is None else f", which carry {percent(mass)} % of the router weight,"
-    return (
-        f"Routing ahead by {label(record)} would keep {percent(record['slot_accuracy'])} % of the "
-        f"selected experts{carried} and leave {percent(record['exact_rate'])} % of the routings as "
-        "they are, before the text itself changes."
-    )
+def route_ahead(records: Sequence[Record]) -> str:
+    """Return what routing by each guess would keep of the model's own routing, or nothing."""
+    lines = []
+    for r in records:
+        if r["horizon"] is None or not r["slots"]:
+            continue
+        mass = "" if r["gate_mass"] is None else f", {percent(r['gate_mass'])} % of router weight"
+        lines.append(
+            f"  {label(r)}: {percent(r['slot_accuracy'])} % of selected experts{mass}, "
+            f"{percent(r['exact_rate'])} % of routings unchanged"
+        )
+    if not lines:
+        return ""
+    return "\n".join(["route-ahead agreement, if the model were routed by the guess:", *lines])
 
 
 def _listed(items: Sequence[str], most: int = 6) -> str:
@@ -223,6 +210,8 @@ def text(
     ]
     if list(named) != [top_k]:
         parts.append(named_table(records, named))
+    if agreement := route_ahead(records):
+        parts.append(agreement)
     parts.append("\n".join(s for s in sentences(records) if s not in alarm(records)))
     if notes:
         parts.append("\n".join(notes))

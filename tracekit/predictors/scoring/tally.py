@@ -43,6 +43,12 @@ class Units:
     def __len__(self) -> int:
         return len(self.turn)
 
+    def of_tokens(self, lengths: np.ndarray) -> np.ndarray:
+        """Return the unit of every decoded token of turns of `lengths`, int64, in their order."""
+        first = np.array(list(self.first.values()))
+        place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return np.repeat(first, lengths) + place // self.tokens
+
     def of_block(self, block: Block) -> np.ndarray:
         """Return the unit of each token of `block`, int64 [T]."""
         return self.first[block.turn] + (block.start_in_turn + np.arange(len(block))) // self.tokens

@@ -1,0 +1,97 @@
+"""How much better a policy hits than another, with an interval."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from tracekit.policies import Cell, Policy, load_policy
+from tracekit.predictors.scoring.bootstrap import Bootstrap
+from tracekit.predictors.scoring.tally import Units
+from tracekit.predictors.scoring.training import DecodedTurns
+from tracekit.replay import build_batches, inputs_of
+from tracekit.trace import Trace, UsageError
+from tracekit.trace.schema import DECODE
+
+
+def hit_rate_gains(
+    trace: Trace,
+    policies: Sequence[str | Policy] = ("retention",),
+    cache_fraction: Sequence[float] = (0.1, 0.25, 0.5, 0.75),
+    baseline: str | Policy = "lru",
+    *,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Say how many more decode lookups hit than under `baseline`, at several budgets.
+
+    Parameters
+    ----------
+    trace : Trace
+    policies : sequence of str or Policy
+        That look up what the model selects, as those do that are not lossy.
+    cache_fraction : sequence of float
+        Budgets as fractions of the expert bank.
+    baseline : str or Policy
+    seed : int
+        Of the intervals' bootstrap, which draws turns, or stretches of tokens, in pairs.
+
+    Returns
+    -------
+    DataFrame
+        One row per (policy, budget): ``policy``, ``cache_bytes``, ``cache_fraction``,
+        ``token_cycle_bytes``, ``hit_rate_decode`` of the policy, ``baseline_hit_rate_decode``,
+        ``gain`` (their difference, a fraction), ``ci95_low``, ``ci95_high`` (NaN where there is too
+        little to draw from).
+
+    Raises
+    ------
+    UsageError
+        An unknown policy, a lossy one, or one that has totals only (`bound`).
+    TraceError
+        No decoded token, or a policy's predictor lacks a column.
+    """
+    turns = DecodedTurns.of(trace)
+    units = Units.of(turns.turn, turns.tokens)
+    batches = build_batches(trace)
+    budgets = np.array([round(f * batches.bank_bytes) for f in cache_fraction], np.int64)
+    decode = batches.phase == DECODE
+    unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
+
+    def by_unit(per_batch: np.ndarray) -> np.ndarray:
+        sums = np.bincount(unit, per_batch[decode], len(units))
+        return sums.astype(np.int64)[:, None]
+
+    def cells(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
+        policy = load_policy(chosen) if isinstance(chosen, str) else chosen
+        found = [] if policy.lossy else policy.simulate(inputs_of(policy, trace, batches), budgets)
+        if not all(isinstance(cell, Cell) for cell in found) or not found:
+            raise UsageError(
+                f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "
+                "every expert and has hits of its own."
+            )
+        return policy, found
+
+    slots = by_unit(batches.lookups)
+    bootstrap = Bootstrap(units.turn, seed)
+    _, plain = cells(baseline)
+    rows = []
+    for chosen in policies:
+        policy, found = cells(chosen)
+        for fraction, cell, base in zip(cache_fraction, found, plain, strict=True):
+            hits, against = by_unit(cell.hits), by_unit(base.hits)
+            low, high = bootstrap.interval(hits, slots, against=against)
+            rate, base_rate = hits.sum() / slots.sum(), against.sum() / slots.sum()
+            rows.append(
+                {
+                    "policy": policy.name,
+                    "cache_bytes": cell.budget_bytes,
+                    "cache_fraction": fraction,
+                    "token_cycle_bytes": batches.token_cycle_bytes,
+                    "hit_rate_decode": rate,
+                    "baseline_hit_rate_decode": base_rate,
+                    "gain": rate - base_rate,
+                    "ci95_low": low[0],
+                    "ci95_high": high[0],
+                }
+            )
+    return pd.DataFrame(rows)
