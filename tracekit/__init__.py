@@ -13,8 +13,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracekit import analysis, plots
     from tracekit.formats import open_any as open_trace
+    from tracekit.predictors import predict
     from tracekit.replay import replay
+    from tracekit.studies import sweep
     from tracekit.trace import Trace, TracekitError, synthesize
 
 # Public name: where it is defined, and under which name.
@@ -22,11 +25,26 @@ _PUBLIC = {
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
     "open_trace": ("tracekit.formats", "open_any"),
+    "predict": ("tracekit.predictors", "predict"),
     "replay": ("tracekit.replay", "replay"),
+    "sweep": ("tracekit.studies", "sweep"),
     "synthesize": ("tracekit.trace", "synthesize"),
 }
 
-__all__ = ["Trace", "TracekitError", "open_trace", "replay", "synthesize"]
+# Submodules that are public as a whole.
+_MODULES = ("analysis", "plots")
+
+__all__ = [
+    "Trace",
+    "TracekitError",
+    "analysis",
+    "open_trace",
+    "plots",
+    "predict",
+    "replay",
+    "sweep",
+    "synthesize",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +52,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("tracekit")
+    if name in _MODULES:
+        return import_module(f"tracekit.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'tracekit' has no attribute {name!r}")
     module, attribute = _PUBLIC[name]

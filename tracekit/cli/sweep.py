@@ -1,0 +1,108 @@
+"""``tracekit sweep``: rerun studies, and say which of their claims hold."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli.console import Console
+from tracekit.cli.options import ForceOption, JobsOption, QuietOption
+from tracekit.cli.output import Output, written_whole
+from tracekit.trace.errors import TracekitError
+
+if TYPE_CHECKING:
+    from tracekit.studies import StudyResult
+
+
+def sweep(
+    study: Annotated[
+        list[Path],
+        typer.Argument(metavar="STUDY…", help="TOML files, for instance replays/cliff.toml."),
+    ],
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            envvar="TRACEKIT_TRACES",
+            help="Folder of the traces that do not come with tracekit.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Write nothing; fail unless every claim holds and the table beside the study is "
+            "what came out.",
+        ),
+    ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(metavar="table|json", help="Form of what is printed; a table by default."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Print into this file, not to stdout."),
+    ] = None,
+    force: ForceOption = False,
+    jobs: JobsOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Rerun studies and say of each claim whether it holds.
+
+    The result table of a study is written beside it: `x.csv` for `x.toml`.
+    """
+    console = Console(quiet)
+    destination = Output(output, format, force, formats=("table", "json"))
+    from tracekit.studies import read_study
+    from tracekit.studies import sweep as run
+
+    results, wrong = [], []
+    for read in [read_study(path) for path in study]:
+        with console.progress(read.path.name) as progress:
+            result = run(read, traces, jobs=jobs, progress=progress)
+        for sentence in result.notes:
+            console.detail(sentence)
+        results.append(result)
+        if check:
+            wrong += _faults(result)
+        else:
+            _write_table(result, console)
+    destination.write(
+        table=lambda: "\n\n".join(map(_text, results)),
+        document=lambda: {
+            "schema": "tracekit.sweep/1",
+            "studies": [result.to_json() for result in results],
+        },
+    )
+    if wrong:
+        raise TracekitError("; ".join(wrong) + ".")
+
+
+def _text(result: "StudyResult") -> str:
+    held = sum(verdict.holds for verdict in result.verdicts)
+    return "\n".join(
+        [
+            f"{result.study.title} ({result.study.path})",
+            *(f"  {verdict}" for verdict in result.verdicts),
+            f"{held} of {len(result.verdicts)} claims hold.",
+        ]
+    )
+
+
+def _write_table(result: "StudyResult", console: Console) -> None:
+    path, text = result.study.result_path, result.csv.encode()
+    if path.exists() and path.read_bytes() == text:
+        console.note(f"{path} is as before.")
+        return
+    changed = " anew; it was different" if path.exists() else ""
+    with written_whole(path) as work:
+        work.write_bytes(text)
+    console.note(f"Wrote {path}{changed}.")
+
+
+def _faults(result: "StudyResult") -> list[str]:
+    path = result.study.path
+    faults = [] if result.holds else [f"{path}: a claim does not hold"]
+    if not result.study.result_path.exists():
+        return [*faults, f"{path}: there is no {result.study.result_path.name} beside it"]
+    return faults + [f"{path}: {said}" for said in result.differences(result.study.result_path)]

@@ -1,0 +1,11 @@
+"""Studies: questions asked of traces, written down so that anyone can ask them again.
+
+A study is a TOML file that names traces, what to run over them, and what is claimed about the
+result. `sweep` runs it and says of each claim whether it holds.
+"""
+
+from tracekit.studies.claims import Verdict
+from tracekit.studies.run import StudyResult, sweep
+from tracekit.studies.spec import Study, read_study
+
+__all__ = ["Study", "StudyResult", "Verdict", "read_study", "sweep"]

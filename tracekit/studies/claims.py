@@ -1,0 +1,148 @@
+"""Decide a claim: take its figures from the result and hold them against its limits."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracekit.studies.spec import UNITS, Claim
+from tracekit.trace.errors import UsageError
+
+# What a row is about, besides which policy or predictor it is: a comparison keeps these.
+CONTEXT = ("trace", "cache_bytes", "horizon", "seed")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, whether it holds, and the figures that decide it.
+
+    Attributes
+    ----------
+    claim : Claim
+    holds : bool
+    figures : float64 [rows]
+        One for each row that the claim is about, in the unit of the claim.
+    said : str
+        The figures in words: ``"44.1 % to 61.9 % (5 rows)"``.
+    """
+
+    claim: Claim
+    holds: bool
+    figures: np.ndarray
+    said: str
+
+    def __str__(self) -> str:
+        return f"{'holds' if self.holds else 'does not hold':<15}{self.claim.says}: {self.said}"
+
+
+def decide(claim: Claim, result: pd.DataFrame) -> Verdict:
+    """Test `claim` on the rows of `result`.
+
+    Raises
+    ------
+    UsageError
+        The claim names a column that the result lacks, or is about no row, or compares with a
+        row that does not exist or is not one.
+    """
+    rows = _select(claim, result, claim.of)
+    figures = _column(claim, rows)
+    if claim.minus is not None:
+        figures = figures - _partners(claim, rows, result, claim.minus)
+    if claim.over is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            figures = figures / _partners(claim, rows, result, claim.over)
+    if claim.unit is not None:
+        figures = UNITS[claim.unit] * figures
+    failed = ~_holds(claim, figures)
+    return Verdict(claim, not failed.any(), figures, _said(claim, figures, failed))
+
+
+def _select(claim: Claim, result: pd.DataFrame, of: Mapping[str, Any]) -> pd.DataFrame:
+    keep = np.ones(len(result), bool)
+    for column, wanted in of.items():
+        if column not in result:
+            raise UsageError(
+                f"The claim {claim.says!r} names a column {column!r}, not in its result."
+            )
+        values = wanted if isinstance(wanted, list) else [wanted]
+        keep &= result[column].isin(values).to_numpy()
+    if not keep.any():
+        raise UsageError(f"The claim {claim.says!r} is about no row of its result: {dict(of)}.")
+    return result[keep]
+
+
+def _column(claim: Claim, rows: pd.DataFrame) -> np.ndarray:
+    if claim.figure not in rows:
+        raise UsageError(
+            f"The claim {claim.says!r} names a figure {claim.figure!r}, not in its result."
+        )
+    return rows[claim.figure].to_numpy(np.float64)
+
+
+def _partners(
+    claim: Claim, rows: pd.DataFrame, result: pd.DataFrame, change: Mapping[str, Any]
+) -> np.ndarray:
+    candidates = _select(claim, result, change)
+    same = [name for name in CONTEXT if name in result and name not in change]
+    figures = []
+    for _, row in rows.iterrows():
+        match = np.ones(len(candidates), bool)
+        for name in same:
+            # A deterministic policy has no seed: it is the partner of every seed's row.
+            values = candidates[name]
+            match &= ((values == row[name]) | values.isna() | pd.isna(row[name])).to_numpy()
+        if match.sum() != 1:
+            raise UsageError(
+                f"The claim {claim.says!r} compares a row with {match.sum()} rows of "
+                f"{dict(change)}; it must be one."
+            )
+        figures.append(float(candidates.loc[match, claim.figure].iloc[0]))
+    return np.array(figures)
+
+
+def _holds(claim: Claim, figures: np.ndarray) -> np.ndarray:
+    """Which figures keep to every limit; a missing figure (NaN) keeps to none."""
+    keeps = ~np.isnan(figures)
+    if claim.equals is not None:
+        expected = np.asarray(claim.equals, np.float64)
+        if expected.ndim and expected.shape != figures.shape:
+            raise UsageError(
+                f"The claim {claim.says!r} gives {len(expected)} values for {len(figures)} rows."
+            )
+        rounded = figures if claim.decimals is None else figures.round(claim.decimals)
+        keeps &= np.isclose(rounded, expected, rtol=0, atol=claim.within or 1e-9)
+    for limit, test in (
+        (claim.at_least, np.greater_equal),
+        (claim.at_most, np.less_equal),
+        (claim.above, np.greater),
+        (claim.below, np.less),
+    ):
+        if limit is not None:
+            keeps &= test(figures, limit)
+    return keeps
+
+
+def _said(claim: Claim, figures: np.ndarray, failed: np.ndarray) -> str:
+    """Put figures into words: their range, and the first that fails to equal what it should."""
+    unit = {None: "", "percent": " %", "MiB": " MiB"}[claim.unit]
+    if claim.unit == "percent" and claim.minus is not None:
+        unit = " points"
+    digits = 2 if claim.decimals is None else claim.decimals
+
+    def text(value: float) -> str:
+        large = abs(value) >= 1000 and claim.decimals is None
+        return f"{value:,.0f}{unit}" if large else f"{value:.{digits}f}{unit}"
+
+    if np.isnan(figures).all():
+        return "there is no figure"
+    low, high = text(np.nanmin(figures)), text(np.nanmax(figures))
+    said = low if low == high else f"{low} to {high}"
+    if len(figures) > 1:
+        said += f" ({len(figures)} rows"
+        said += f", {failed.sum()} of them against it)" if failed.any() else ")"
+    if failed.any() and isinstance(claim.equals, list):
+        first = failed.argmax()
+        said += f"; row {first + 1} is {text(figures[first])}, not {text(claim.equals[first])}"
+    return said

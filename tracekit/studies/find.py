@@ -1,0 +1,47 @@
+"""Find the traces of a study: bundled ones, files beside it, and those that have to be fetched."""
+
+import os
+from pathlib import Path
+
+from tracekit import datasets
+from tracekit.formats import open_any
+from tracekit.studies.spec import Study, TraceSpec
+from tracekit.trace import Trace, TracekitError
+
+TRACES_VARIABLE = "TRACEKIT_TRACES"
+
+
+def open_traces(study: Study, folder: str | Path | None = None) -> dict[str, Trace]:
+    """Open every trace of `study`.
+
+    Parameters
+    ----------
+    study : Study
+    folder : str or Path, optional
+        Where the traces are that do not come with tracekit; the environment's TRACEKIT_TRACES by
+        default.
+
+    Raises
+    ------
+    TracekitError
+        A trace that has to be fetched is not there; the sentence says where to get it.
+    """
+    folder = folder or os.environ.get(TRACES_VARIABLE)
+    return {
+        name: open_any(_locate(study, spec, Path(folder) if folder else None))
+        for name, spec in study.traces.items()
+    }
+
+
+def _locate(study: Study, spec: TraceSpec, folder: Path | None) -> Path:
+    if spec.file.startswith(datasets.PREFIX):
+        return datasets.resolve(spec.file)
+    if spec.source is None:
+        return study.path.parent / spec.file
+    if folder is None or not (folder / spec.file).exists():
+        looked = "" if folder is None else f" It is not in {folder}."
+        raise TracekitError(
+            f"{study.path} needs {spec.file}, which does not come with tracekit: get it from "
+            f"{spec.source}, and name its folder with --traces or {TRACES_VARIABLE}.{looked}"
+        )
+    return folder / spec.file
