@@ -71,6 +71,13 @@ def replay(
             "--validate", help="Compare each decode lookup with what the engine recorded."
         ),
     ] = False,
+    static: Annotated[
+        bool,
+        typer.Option(
+            "--static",
+            help="Lossy policies also on paper: what they would drop of the misses of plain LRU.",
+        ),
+    ] = False,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -97,6 +104,8 @@ def replay(
 
     names = options.split("--policy", policy) if policy else DEFAULT_POLICIES
     policies, predictors = _by_kind(names)
+    if static:
+        params |= _both_ways(policies)
     opened = open_any(trace)
     for warning in opened.warnings:
         console.warn(warning)
@@ -152,6 +161,22 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
             hint = f"did you mean {near[0]!r}?" if near else "`tracekit policies` lists them."
             raise UsageError(f"No policy or predictor is called {name!r}; {hint}")
     return policies, predictors
+
+
+def _both_ways(policies: Sequence[str]) -> dict[str, list[str]]:
+    """Return the parameters that replay lossy policies both dynamically and statically.
+
+    Raises
+    ------
+    UsageError
+        None of `policies` knows the difference.
+    """
+    from tracekit.policies import POLICIES
+
+    knowing = [name for name in policies if hasattr(POLICIES.find(name).Params(), "static")]
+    if not knowing:
+        raise UsageError("--static is for policies that drop experts, such as drop-cold; add one.")
+    return {f"{name}.static": ["false", "true"] for name in knowing}
 
 
 def _is_own(name: str, registry: "Registry[Any]") -> bool:

@@ -18,16 +18,19 @@ _COMMON = frozenset(
         *("policy", "params", "cache_bytes", "cache_mib", "under_token_cycle", "lookups", "hits"),
         *("hit_rate_cumulative", "lookups_decode", "hits_decode", "hit_rate_decode"),
         *("read_bytes", "read_bytes_decode", "peak_resident_bytes", "peak_resident_bytes_decode"),
-        *("over_budget", "over_budget_decode", "gap_to_bound", "validation", "layers"),
+        *("over_budget", "over_budget_decode", "gap_to_bound", "validation", "layers", "label"),
     )
 )
+# Counters that end so are fractions.
+_FRACTIONS = ("rate", "share", "lost")
 
 Record = Mapping[str, Any]
 
 
 def replay_text(result: "ReplayResult") -> str:
     """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
-    records = sorted(result.records, key=lambda r: r["cache_bytes"])  # stable: policies as asked
+    # Sorting is stable: at each size, policies stand as asked for.
+    records = _labelled(sorted(result.records, key=lambda r: r["cache_bytes"]))
     parts = [_head(result), _figures(result, records), *_counters(records)]
     if result.config["per_layer"]:
         parts += _layers(records)
@@ -49,22 +52,45 @@ def _head(result: "ReplayResult") -> str:
         f"token cycle {size(per_expert * trace.top_k)}, "
         f"{_decoded_tokens(result)} decoded tokens",
     ]
-    lookups = {(r["lookups"], r["lookups_decode"]) for r in result.records}
-    if len(lookups) == 1:
-        ((every, decode),) = lookups
-        lines.append(f"expert lookups: {decode} decode, {every} cumulative")
+    if not _lookups_differ(result.records):
+        first = result.records[0]
+        lines.append(
+            f"expert lookups: {first['lookups_decode']} decode, {first['lookups']} cumulative"
+        )
     return "\n".join(lines)
 
 
-def _label(record: Record) -> str:
+def _lookups_differ(records: Sequence[Record]) -> bool:
+    return len({(r["lookups"], r["lookups_decode"]) for r in records}) > 1
+
+
+def _labelled(records: Sequence[Record]) -> list[Record]:
+    """Add to each record the name of its row: the policy, and what parameters tell it apart."""
     from tracekit.policies import POLICIES
 
-    shown = record["params"]
-    if record["policy"] in POLICIES:
-        # A seed is always said; of the rest, what is not as it always is.
-        plain = POLICIES.find(record["policy"]).Params()
-        shown = {k: v for k, v in shown.items() if k == "seed" or v != getattr(plain, k)}
-    return " ".join([record["policy"], *(f"{name}={value}" for name, value in shown.items())])
+    values: dict[tuple[str, str], set[Any]] = {}
+    for record in records:
+        for name, value in record["params"].items():
+            values.setdefault((record["policy"], name), set()).add(value)
+    labelled = []
+    for record in records:
+        policy = record["policy"]
+        plain = POLICIES.find(policy).Params() if policy in POLICIES else None
+        # A seed is always said; of the rest, what is not as it always is, and what varies here.
+        shown = [
+            f"{name}={value}"
+            for name, value in record["params"].items()
+            if name == "seed"
+            or plain is None
+            or value != getattr(plain, name)
+            or len(values[policy, name]) > 1
+        ]
+        labelled.append({**record, "label": " ".join([policy, *shown])})
+    return labelled
+
+
+def _label(record: Record) -> str:
+    return record["label"]
 
 
 def _is_bound(record: Record) -> bool:
@@ -112,6 +138,11 @@ def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
         Column("decode\npeak\nresident\nMiB ", lambda r: _peak(r, "_decode")),
         Column("cumulative\npeak\nresident\nMiB ", lambda r: _peak(r, "")),
     ]
+    if _lookups_differ(records):
+        columns[3:3] = [
+            Column("decode\nlookups", lambda r: str(r["lookups_decode"])),
+            Column("cumulative\nlookups", lambda r: str(r["lookups"])),
+        ]
     if any("validation" in r for r in records):
         columns.append(Column("lookups that\ndiffer from\nthe recording", _mismatches))
     several = len({_label(r) for r in records}) > 1
@@ -131,23 +162,32 @@ def _mismatches(record: Record) -> str:
 
 
 def _counters(records: Sequence[Record]) -> list[str]:
-    names = list(dict.fromkeys(name for r in records for name in r if name not in _COMMON))
-    if not names:
-        return []
-    counting = [r for r in records if any(name in r for name in names)]
-    columns = [
-        Column("policy", _label, left=True),
-        Column("cache\nMiB ", _cache),
-        *(Column(_counter_header(name), _counter_cell(name)) for name in names),
+    """Return a table for each set of counters that policies have of their own."""
+    alike: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        names = tuple(name for name in record if name not in _COMMON)
+        if names:
+            alike.setdefault(names, []).append(record)
+    return [
+        render(
+            [
+                Column("policy", _label, left=True),
+                Column("cache\nMiB ", _cache),
+                *(Column(_counter_header(name), _counter_cell(name)) for name in names),
+            ],
+            same,
+        )
+        for names, same in alike.items()
     ]
-    return [render(columns, counting)]
 
 
 def _counter_header(name: str) -> str:
-    for ending, unit in (("_bytes", "MiB"), ("_rate", "%"), ("_share", "%")):
-        if name.endswith(ending):
-            return "\n".join([*name.removesuffix(ending).split("_"), unit])
-    return name.replace("_", "\n")
+    words = name.split("_")
+    if words[-1] == "bytes":
+        return "\n".join([*words[:-1], "MiB"])
+    if words[-1] in _FRACTIONS:
+        return "\n".join([*words, "%"])
+    return "\n".join(words)
 
 
 def _counter_cell(name: str):
@@ -155,7 +195,7 @@ def _counter_cell(name: str):
         value = record.get(name)
         if name.endswith("_bytes"):
             return mib(value)
-        if name.endswith(("_rate", "_share")):
+        if name.split("_")[-1] in _FRACTIONS:
             return percent(value)
         if value is None:
             return NONE
