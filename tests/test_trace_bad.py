@@ -233,13 +233,13 @@ BAD = {
     ),
     "NaN logits": (
         lambda t: spoil(t, ROUTING, "logits", 5, [1.0, float("nan"), *[0.0] * 6]),
-        "{t}/routing.parquet, row 5, column logits: value 1 is nan, not a finite number; the "
-        "recording is damaged or the model computed it: record it again.",
+        "{t}/routing.parquet, row 5 (turn 0, step 3, layer 2), column logits: value 1 is nan, not a "
+        "finite number; the recording is damaged or the model computed it: record it again.",
     ),
     "infinite gate input": (
         lambda t: spoil(t, ROUTING, "gate_input", 5, [0.0, 0.0, float("inf"), 0.0]),
-        "{t}/routing.parquet, row 5, column gate_input: value 2 is inf, not a finite number; the "
-        "recording is damaged or the model computed it: record it again.",
+        "{t}/routing.parquet, row 5 (turn 0, step 3, layer 2), column gate_input: value 2 is inf, "
+        "not a finite number; the recording is damaged or the model computed it: record it again.",
     ),
     "negative turn": (
         lambda t: spoil(t, ROUTING, "turn", 0, -1),
@@ -368,9 +368,13 @@ def test_columns_too_large_to_check_on_open_are_checked_as_they_are_read(trace, 
     spoil(trace, ROUTING, "logits", 5, [1.0, float("nan"), *[0.0] * 6])
     monkeypatch.setattr(reader, "CHECKED_ON_OPEN_BYTES", 100)
     opened = Trace.open(trace)
-    with pytest.raises(TraceError, match=r"row 5, column logits: value 1 is nan"):
+    with pytest.raises(
+        TraceError, match=r"row 5 \(turn 0, step 3, layer 2\), column logits: value 1 is nan"
+    ):
         opened.routing(["logits"])
-    with pytest.raises(TraceError, match=r"row 5, column logits: value 1 is nan"):
+    with pytest.raises(
+        TraceError, match=r"row 5 \(turn 0, step 3, layer 2\), column logits: value 1 is nan"
+    ):
         list(opened.iter_routing(["logits"]))
 
 

@@ -1,6 +1,7 @@
 """`Trace`: a trace opened for reading, column by column."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -269,6 +270,8 @@ class Trace:
     def _checked(self, file: str, table: pa.Table, name: str, first_row: int = 0) -> np.ndarray:
         column = table[name]
         where = self._where(file, first_row)
+        if name in ("logits", "gate_input"):
+            where = replace(where, locate=self._token_place)
         valid = None
         if column.null_count:
             valid = np.concatenate([valid_mask(chunk) for chunk in column.chunks])
@@ -437,6 +440,12 @@ class Trace:
 
     def _file(self, file: str) -> str:
         return str(self.path / file) if self.path else f"{self.name} ({file})"
+
+    def _token_place(self, row: int, slot: int) -> str:
+        """Name a routing by its token and layer too: what a model computed is looked up there."""
+        kept = self.routing(["turn", "step", "layer"])
+        token = ", ".join(f"{name} {values[row]}" for name, values in kept.items())
+        return f"{self._where(ROUTING_FILE).at(row, slot)} ({token})"
 
     def _where(self, file: str, first_row: int = 0) -> checks.Where:
         locate = self._locate if file == ROUTING_FILE else None
