@@ -13,6 +13,8 @@ from tracekit.datasets import resolve
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from tracekit.policies import Policy
 
 PICTURES = ("png", "svg", "pdf")
@@ -117,14 +119,20 @@ def plot(
         console.note(sentence)
     with written_whole(output) as work:
         if form in PICTURES:
-            # Without a date the same data give the same file.
-            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-            figure = drawn.draw(data).figure
-            figure.savefig(work, format=form, dpi=dpi, metadata=metadata)
+            _save(drawn.draw(data).figure, work, form, dpi)
         else:
             records = data.astype(object).where(data.notna(), None).to_dict("records")
             work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
     console.note(f"Wrote {output}.")
+
+
+def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
+    from matplotlib import rc_context
+
+    # Without a date, and with names that are not random, the same data give the same file.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    with rc_context({"svg.hashsalt": "tracekit"}):
+        figure.savefig(path, format=form, dpi=dpi, metadata=metadata)
 
 
 def _print_kinds() -> None:
