@@ -49,7 +49,7 @@ def test_columns_align_and_nulls_are_dashes():
     assert table.render(columns, rows, group=lambda r: r["policy"]).split("\n") == [
         "        hit rate  read",
         "policy         %   MiB",
-        "lru        74.89   2.5",
+        "lru        74.89  2.50",
         "",
         "belady         -     -",
     ]
@@ -67,6 +67,14 @@ def test_columns_align_and_nulls_are_dashes():
 )
 def test_sizes_are_written_in_the_unit_that_suits_them(n_bytes, text):
     assert table.size(n_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0.0"), (2048, "0.0020"), (1 << 20, "1.00"), (100 << 20, "100.0"), (None, "-")],
+)
+def test_small_models_get_more_digits(n_bytes, text):
+    assert table.mib(n_bytes) == text
 
 
 def test_csv_is_flat_with_empty_nulls():

@@ -47,12 +47,12 @@ expert lookups: 800 decode, 1000 cumulative
                       cache    decode  cumulative   below  read per  cumulative      peak        peak
                cache   % of  hit rate    hit rate   bound     token        read  resident    resident
 policy          MiB    bank         %           %  points       MiB         MiB      MiB         MiB
-layer-lru       2.5^  12.50     60.00       50.00       -     100.0       700.0      8.0         9.0*
+layer-lru       2.5^  12.50     60.00       50.00       -     100.0       700.0     8.00        9.00*
 
-lru              10   50.00     60.00       50.00   10.00     100.0       700.0      8.0         9.0
+lru              10   50.00     60.00       50.00   10.00     100.0       700.0     8.00        9.00
 bound            10   50.00   ≤ 75.00     ≤ 60.00       -   ≥ 100.0     ≥ 700.0        -           -
-random seed=0    10   50.00     60.00       50.00   10.00     100.0       700.0      8.0         9.0
-belady           10   50.00         -       50.00   10.00     100.0       700.0      8.0         9.0
+random seed=0    10   50.00     60.00       50.00   10.00     100.0       700.0     8.00        9.00
+belady           10   50.00         -       50.00   10.00     100.0       700.0     8.00        9.00
 
 decode: generated tokens only; cumulative: prompts (prefill) and generated tokens
 ^ cache smaller than one token cycle
@@ -116,8 +116,8 @@ def test_what_varies_names_a_row_and_counters_have_tables_of_their_own(trace):
         "                                           mass",
         "                    cache           saved  lost",
         "policy               MiB   dropped    MiB     %",
-        "drop-cold frac=0.5    10       100    3.0  9.46",
-        "drop-cold frac=1.0    10       100    3.0     -",
+        "drop-cold frac=0.5    10       100   3.00  9.46",
+        "drop-cold frac=1.0    10       100   3.00     -",
     ]
     assert promoted.split("\n") == [
         "           cache",

@@ -13,7 +13,7 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output
-from tracekit.cli.table import percent, size
+from tracekit.cli.table import counted, percent, size
 
 # What a trace may carry beside the routing itself.
 _OPTIONAL = {
@@ -60,11 +60,10 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "model", _model(facts["model"])
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
-    turns = "1 turn" if facts["turns"] == 1 else f"{facts['turns']} turns"
     yield (
         "tokens",
         f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
-        f"{turns}, {facts['passes']} passes",
+        f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}",
     )
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
@@ -83,7 +82,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _model(model: Facts) -> str:
     parts = [
-        f"{model['name']} ({model['arch']}), {model['n_layer']} layers, "
+        f"{model['name']} ({model['arch']}), {counted(model['n_layer'], 'layer')}, "
         f"{model['moe_layers']} of them MoE: {model['n_expert']} experts, "
         f"{model['top_k']} used per token"
     ]

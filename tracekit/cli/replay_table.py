@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracekit.cli.console import printable
-from tracekit.cli.table import MIB, NONE, Column, mib, percent, render, size
+from tracekit.cli.table import MIB, NONE, Column, counted, mib, percent, render, size
 
 if TYPE_CHECKING:
     from tracekit.replay import ReplayResult
@@ -50,7 +50,7 @@ def _head(result: "ReplayResult") -> str:
         ),
         f"expert bank {size(per_expert * trace.n_expert)}, "
         f"token cycle {size(per_expert * trace.top_k)}, "
-        f"{_decoded_tokens(result)} decoded tokens",
+        f"{counted(_decoded_tokens(result), 'decoded token')}",
     ]
     if not _lookups_differ(result.records):
         first = result.records[0]
@@ -106,7 +106,7 @@ def _at_least(record: Record, text: str) -> str:
 
 
 def _mib(n_bytes: int) -> str:
-    return f"{round(n_bytes / MIB, 2):.12g}"
+    return f"{round(n_bytes / MIB, 4):.12g}"
 
 
 def _cache(record: Record) -> str:
@@ -129,7 +129,7 @@ def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
     columns = [
         Column("policy", _label, left=True),
         Column("cache\nMiB ", _cache),
-        Column("cache\n% of\nbank", lambda r: percent(r["cache_bytes"] / bank)),
+        Column("cache\n% of\nbank", lambda r: percent(r["cache_bytes"] / bank if bank else None)),
         Column("decode\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_decode"]))),
         Column("cumulative\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_cumulative"]))),
         Column("below\nbound\npoints", lambda r: percent(r["gap_to_bound"])),

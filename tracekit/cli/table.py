@@ -27,9 +27,9 @@ class Column:
     left: bool = False
 
 
-def count(value: int | None) -> str:
-    """Write a whole number, ``-`` for null."""
-    return NONE if value is None else f"{value:d}"
+def counted(n: int, one: str, more: str | None = None) -> str:
+    """Write a number and what it counts: ``1 pass``, ``2 passes``."""
+    return f"{n} {one if n == 1 else more or one + 's'}"
 
 
 def percent(rate: float | None) -> str:
@@ -38,8 +38,12 @@ def percent(rate: float | None) -> str:
 
 
 def mib(size: float | None) -> str:
-    """Write bytes in MiB, ``-`` for null."""
-    return NONE if value_is_null(size) else f"{size / MIB:.1f}"
+    """Write bytes in MiB, ``-`` for null; small models need more digits."""
+    if value_is_null(size):
+        return NONE
+    value = size / MIB
+    digits = 1 if value >= 100 or value == 0 else 2 if value >= 1 else 4
+    return f"{value:.{digits}f}"
 
 
 def value_is_null(value: float | None) -> bool:
