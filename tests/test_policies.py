@@ -1,5 +1,7 @@
 """Every policy against its plain-Python oracle, load by load, on drawn runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference
@@ -7,7 +9,7 @@ from cache_runs import EXAMPLES, Run, budgets_of, runs
 from hypothesis import given, settings
 
 from tracekit.policies import load_policy
-from tracekit.policies.belady import Belady
+from tracekit.policies.belady import Belady, furthest_next_use
 from tracekit.policies.bound import Bound
 from tracekit.replay import build_batches
 
@@ -87,6 +89,25 @@ def test_no_schedule_beats_the_bound_whatever_the_sizes(run):
         assert asked - most(lambda load, key: sizes[load.layer]) >= limit.read_bytes
         saved = most(lambda load, key: sizes[load.layer] * load.decode)
         assert asked_decode - saved >= limit.read_bytes_decode
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs())
+def test_divisible_experts_are_experts_of_single_bytes(run):
+    batches = build_batches(run.trace())
+    sizes = run.layer_sizes
+    cut = [
+        replace(
+            load,
+            experts=tuple(8 * e + byte for e in load.experts for byte in range(sizes[load.layer])),
+        )
+        for load in run.loads
+    ]
+    asked = sum(len(load.distinct) for load in cut)
+    for budget in budgets_of(run):
+        _, _, read = furthest_next_use(batches, budget, batches.expert_bytes, divisible=True)
+        hits = reference.belady(cut, dict.fromkeys(sizes, 1), budget).count()
+        assert read == asked - sum(hits)
 
 
 def test_belady_at_real_sizes_is_not_a_bound():

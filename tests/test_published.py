@@ -83,6 +83,12 @@ def test_the_bound_is_over_every_policy_that_kept_to_its_budget(replayed):
             assert record["gap_to_bound"] >= 0
 
 
+def test_the_bound_is_near_what_belady_reads(replayed):
+    for mib in BUDGETS:
+        ratio = replayed["belady", mib]["read_bytes"] / replayed["bound", mib]["read_bytes"]
+        assert 1 <= ratio < 1.002
+
+
 def test_layer_shares_overrun_a_budget_that_is_smaller_than_their_routing(replayed, model):
     if model == "qwen":
         record = replayed["layer-lru", 250]

@@ -1,7 +1,7 @@
 """What every cache policy is given, and what it gives back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -124,6 +124,29 @@ class Batches:
         first_pass = np.full(int(self.turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
         np.minimum.at(first_pass, self.turn[decode], self.pass_id[decode])
         return decode & (self.pass_id > first_pass[self.turn])
+
+    def lookups_in(self, which: np.ndarray) -> np.ndarray:
+        """Return the positions of the lookups of the batches `which`, int64 [N']."""
+        n_lookups = self.lookups[which]
+        first = np.cumsum(n_lookups) - n_lookups
+        return np.arange(n_lookups.sum()) + np.repeat(self.batch_start[which] - first, n_lookups)
+
+    def only(self, which: np.ndarray) -> "Batches":
+        """Return the batches `which` (int64 [B'], ascending) as a run of their own."""
+        lookups = self.lookups_in(which)
+        return replace(
+            self,
+            keys=self.keys[lookups],
+            admit_rank=self.admit_rank[lookups],
+            batch_start=np.concatenate([[0], np.cumsum(self.lookups[which])]),
+            layer=self.layer[which],
+            turn=self.turn[which],
+            pass_id=self.pass_id[which],
+            step=self.step[which],
+            phase=self.phase[which],
+            weights=None if self.weights is None else self.weights[lookups],
+            guesses=None,
+        )
 
     @property
     def bank_bytes(self) -> int:

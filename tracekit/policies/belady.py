@@ -22,19 +22,47 @@ class Belady(Policy):
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`."""
-        return [
-            furthest_next_use(batches, int(b), batches.expert_bytes, per_lookup) for b in budgets
-        ]
+        cells = []
+        for budget in budgets.tolist():
+            hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
+            hits, resident, _ = furthest_next_use(batches, budget, batches.expert_bytes, hit=hit)
+            cells.append(Cell(budget, hits, resident, hit=hit if per_lookup else None))
+        return cells
 
 
 def furthest_next_use(
-    batches: Batches, budget: int, expert_bytes: np.ndarray, per_lookup: bool = False
-) -> Cell:
-    """Replay Belady's rule at one budget, with experts of sizes `expert_bytes` (int64 [L])."""
+    batches: Batches,
+    budget: int,
+    expert_bytes: np.ndarray,
+    divisible: bool = False,
+    hit: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Replay Belady's rule at one budget.
+
+    Parameters
+    ----------
+    batches : Batches
+    budget : int
+        Bytes.
+    expert_bytes : int64 [L]
+        Sizes of the experts, in place of their own.
+    divisible : bool
+        Evict no more of an expert than has to go; what is gone of it is read when it is wanted.
+    hit : bool [N], optional
+        Filled with whether each lookup hit.
+
+    Returns
+    -------
+    hits : int32 [B]
+        Hits of each batch; of divisible experts, lookups that found at least a part.
+    resident : int64 [B]
+        Resident bytes after each batch's eviction.
+    read_bytes : int
+        Bytes read in all.
+    """
     hits = np.empty(len(batches), np.int32)
     resident = np.empty(len(batches), np.int64)
-    hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
-    _belady(
+    read_bytes = _belady(
         batches.keys,
         batches.admit_rank,
         batches.batch_start,
@@ -43,11 +71,12 @@ def furthest_next_use(
         expert_bytes,
         batches.n_expert,
         budget,
+        divisible,
         hits,
         resident,
-        hit,
+        np.empty(0, np.bool_) if hit is None else hit,
     )
-    return Cell(budget, hits, resident, hit=hit if per_lookup else None)
+    return hits, resident, read_bytes
 
 
 # The resident entries are a set of numbers: the positions in the trace of their next use. A lookup
@@ -59,6 +88,8 @@ def furthest_next_use(
 # and a bit of `groups` for each such word of `words`. Within a word high positions are low bits:
 # the lowest set bit is then the largest position, and its remainder modulo 67, which differs for
 # all 64 bits, tells which one it is.
+#
+# Of a divisible expert the last one evicted may leave only in part: `gone` are its missing bytes.
 @njit(cache=True, nogil=True)
 def _belady(
     keys,
@@ -69,6 +100,7 @@ def _belady(
     expert_bytes,
     n_expert,
     budget,
+    divisible,
     hits,
     resident,
     hit,
@@ -87,21 +119,29 @@ def _belady(
     admitted = np.zeros(expert_bytes.size * n_expert, np.int64)  # when each resident key came in
     finished = np.empty(expert_bytes.size * n_expert, np.int32)  # residents without a next use
     n_finished = np.int64(0)
+    gone = np.zeros(admitted.size if divisible else 0, np.int64)
     used = np.int64(0)
+    read_bytes = np.int64(0)
     for b in range(batch_start.size - 1):
         start = batch_start[b]
         stop = batch_start[b + 1]
         n_hits = np.int64(0)
+        missing = np.int64(0)
         for p in range(start, stop):
             is_hit = (bits[p >> 6] >> np.uint64(63 - (p & 63))) & one
             n_hits += np.int64(is_hit)
             if not is_hit:
                 admitted[keys[p]] = start + admit_rank[p]
+            elif divisible:
+                missing += gone[keys[p]]
+                gone[keys[p]] = 0
             if hit.size:
                 hit[p] = is_hit
         waiting -= n_hits
         if n_hits < stop - start:
-            used += (stop - start - n_hits) * expert_bytes[layer_of_lookup[start]]
+            missing += (stop - start - n_hits) * expert_bytes[layer_of_lookup[start]]
+        used += missing
+        read_bytes += missing
 
         while used > budget and n_finished > 0:
             oldest = 0
@@ -120,7 +160,15 @@ def _belady(
             w = (g << 6) + place[lowest % np.uint64(67)]
             lowest = bits[w] & (~bits[w] + one)
             p = (w << 6) + place[lowest % np.uint64(67)]
-            used -= expert_bytes[layer_of_lookup[p]]
+            size = expert_bytes[layer_of_lookup[p]]
+            if divisible:
+                size -= gone[keys[p]]
+                if size > used - budget:
+                    gone[keys[p]] += used - budget
+                    used = budget
+                    break
+                gone[keys[p]] = 0
+            used -= size
             waiting -= 1
             bits[w] ^= lowest
             if bits[w] == 0:
@@ -143,3 +191,4 @@ def _belady(
             bits[w] |= one << np.uint64(63 - (q & 63))
         hits[b] = n_hits
         resident[b] = used
+    return read_bytes

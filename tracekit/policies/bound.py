@@ -9,20 +9,32 @@ from tracekit.trace.schema import DECODE
 
 @register
 class Bound(Policy):
-    """More hits than this no demand policy has that keeps to the budget.
+    """More hits than this, or fewer bytes read, no demand policy has that keeps to the budget.
 
-    It is what Belady's rule reaches when every expert has the size of the smallest. Why no policy
-    can do better: take the resident sets that a policy leaves after each batch. Each fits the
-    budget at the real sizes, or is the batch itself where the batch alone is larger. With no expert
-    larger than it really is the same sets still fit, so the same policy is possible there and has
-    the same hits; and with all sizes equal no policy has more hits than Belady's rule.
+    With all sizes equal Belady's rule has the most hits of all, and is the bound. With sizes that
+    differ it is not one: to go for the furthest next use can cost a small expert where a large one
+    would have made the room. What holds then follows from two worlds in which sizes are equal, and
+    in which everything is possible that is possible in the real one, so that Belady's optimum there
+    is no less than anything here. Take the sets that a policy leaves resident: each fits the
+    budget, or is the last batch where that alone is larger.
 
-    Belady's rule at the real sizes is not a bound: by keeping one large expert less it can be
-    possible to keep two small ones.
+    *Smallest size.* If no expert is larger than the smallest one, the same sets fit. So hits are at
+    most Belady's with every expert at the smallest size.
 
-    The bound is on the total. Hits of decode batches are bounded by the same number, and by the
-    decode lookups whose key was looked up before. Every key is read at least once, at its size, and
-    every further miss reads at least the smallest size.
+    *Single bytes.* If every byte of an expert can be evicted alone, the same sets are among those
+    that can be left, and bytes all have one size. So at least as many bytes are read as by Belady's
+    rule with divisible experts, and the bytes of all hits are at most the rest.
+
+    *Both ways to count.* Experts of one size alone have at most the hits that Belady's rule gives
+    them with the whole budget to themselves: the sets of a policy, without the other experts, fit
+    it too. The bytes of the hits are bounded, and a hit of a small expert takes fewest of them; so
+    hits are at most as many as come out if the smallest experts get all the hits they can have,
+    then the next larger, until the bytes are spent. The bound is the lower of this and the first.
+
+    Of the hits of decode batches the same number is a bound, and so is the number of decode lookups
+    whose key was looked up before. Whatever is read, each key is read once at its size and every
+    other miss reads the smallest size; decoding reads no less than all that is read less all that
+    the prefill asks for.
     """
 
     name = "bound"
@@ -31,27 +43,61 @@ class Bound(Policy):
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`."""
-        smallest = int(batches.expert_bytes.min(initial=np.iinfo(np.int64).max))
-        equal = np.full_like(batches.expert_bytes, smallest)
-        first = _first_lookups(batches)
-        first_bytes = first * batches.expert_bytes[batches.layer]
         decode = batches.phase == DECODE
+        size = batches.expert_bytes[batches.layer]
+        first = _first_lookups(batches)
+        repeats = batches.lookups - first
+        sizes = np.unique(size)
+        of_size = [batches.only(np.flatnonzero(size == one)) for one in sizes]
         limits = []
-        for budget in budgets:
-            hits = int(furthest_next_use(batches, int(budget), equal).hits.sum())
-            hits_decode = min(hits, int((batches.lookups - first)[decode].sum()))
-            repeated = int((batches.lookups - first).sum()) - hits
-            repeated_decode = int((batches.lookups - first)[decode].sum()) - hits_decode
+        for budget in budgets.tolist():
+            hits, least_read = _most_hits(batches, budget, sizes, of_size)
+            hits_decode = min(hits, int(repeats[decode].sum()))
+            smallest = int(sizes[0]) if len(sizes) else 0
+            read = int((first * size).sum()) + (int(repeats.sum()) - hits) * smallest
+            read_decode = int((first * size)[decode].sum())
+            read_decode += (int(repeats[decode].sum()) - hits_decode) * smallest
+            asked_prefill = int((batches.lookups * size)[~decode].sum())
             limits.append(
                 Limit(
-                    budget_bytes=int(budget),
+                    budget_bytes=budget,
                     hits=hits,
                     hits_decode=hits_decode,
-                    read_bytes=int(first_bytes.sum()) + repeated * smallest,
-                    read_bytes_decode=int(first_bytes[decode].sum()) + repeated_decode * smallest,
+                    read_bytes=max(read, least_read),
+                    read_bytes_decode=max(read_decode, least_read - asked_prefill),
                 )
             )
         return limits
+
+
+def _most_hits(
+    batches: Batches, budget: int, sizes: np.ndarray, of_size: list[Batches]
+) -> tuple[int, int]:
+    """Return a bound on the hits and one on the bytes read, as `Bound` explains.
+
+    Parameters
+    ----------
+    batches : Batches
+    budget : int
+    sizes : int64 [S]
+        The sizes of experts, ascending.
+    of_size : list of Batches
+        The batches of each of them.
+    """
+    equal = np.repeat(sizes[:1], len(batches.expert_bytes))
+    hits, _, read_bytes = furthest_next_use(batches, budget, equal)
+    most = int(hits.sum())
+    if len(sizes) < 2:
+        return most, read_bytes
+    _, _, least_read = furthest_next_use(batches, budget, batches.expert_bytes, divisible=True)
+    left = int((batches.lookups * batches.expert_bytes[batches.layer]).sum()) - least_read
+    by_size = 0
+    for one, alone in zip(sizes.tolist(), of_size, strict=True):
+        hits, _, _ = furthest_next_use(alone, budget, batches.expert_bytes)
+        taken = min(int(hits.sum()), left // one)
+        by_size += taken
+        left -= taken * one
+    return min(most, by_size), least_read
 
 
 def _first_lookups(batches: Batches) -> np.ndarray:

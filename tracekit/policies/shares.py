@@ -1,43 +1,23 @@
 """A budget in equal shares per MoE layer, each layer a cache of its own."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracekit.policies.base import Batches, Cell, Policy
 
 
-def one_layer(batches: Batches, layer: int) -> tuple[np.ndarray, np.ndarray, Batches]:
-    """Take the batches of one MoE layer out of a run.
-
-    Returns
-    -------
-    which : int64 [B']
-        The layer's batches among those of the run.
-    lookups : int64 [N']
-        The layer's lookups among those of the run.
-    batches : Batches
-        The same as a run of a model with that layer alone; its keys are the experts.
-    """
-    which = np.flatnonzero(batches.layer == layer)
-    n_lookups = batches.batch_start[which + 1] - batches.batch_start[which]
-    batch_start = np.concatenate([[0], np.cumsum(n_lookups)])
-    lookups = np.arange(batch_start[-1]) + np.repeat(
-        batches.batch_start[which] - batch_start[:-1], n_lookups
-    )
-    alone = Batches(
-        keys=batches.keys[lookups] - np.int32(layer * batches.n_expert),
-        admit_rank=batches.admit_rank[lookups],
-        batch_start=batch_start,
+def one_layer(batches: Batches, which: np.ndarray) -> Batches:
+    """Return the batches `which`, all of one layer, as a run of a model with that layer alone."""
+    alone = batches.only(which)
+    layer = int(batches.layer[which[0]])
+    return replace(
+        alone,
+        keys=alone.keys - np.int32(layer * batches.n_expert),
         layer=np.zeros(len(which), np.int32),
-        turn=batches.turn[which],
-        pass_id=batches.pass_id[which],
-        step=batches.step[which],
-        phase=batches.phase[which],
         expert_bytes=batches.expert_bytes[layer : layer + 1],
         layer_ids=batches.layer_ids[layer : layer + 1],
-        n_expert=batches.n_expert,
-        top_k=batches.top_k,
     )
-    return which, lookups, alone
 
 
 def simulate_in_shares(
@@ -54,12 +34,13 @@ def simulate_in_shares(
     resident = np.zeros(shape, np.int64)
     hit = np.zeros((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
     for layer in range(n_layers):
-        which, lookups, alone = one_layer(batches, layer)
+        which = np.flatnonzero(batches.layer == layer)
+        alone = one_layer(batches, which)
         for c, cell in enumerate(policy.simulate(alone, budgets // n_layers, per_lookup)):
             hits[c, which] = cell.hits
             resident[c, which] = np.diff(cell.resident_bytes, prepend=0)
             if per_lookup:
-                hit[c, lookups] = cell.hit
+                hit[c, batches.lookups_in(which)] = cell.hit
     # Each batch changes what its own layer holds; the sum over the layers is the sum of the changes.
     np.cumsum(resident, axis=1, out=resident)
     return [
