@@ -1,6 +1,5 @@
 """The ``tracekit`` command: its subcommands, and how every failure becomes a sentence."""
 
-import errno
 import os
 import signal
 import sys
@@ -23,13 +22,13 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError):
         if error.filename is None:
             return f"Reading or writing failed: {error.strerror or error}."
-        return f"Cannot use {os.fspath(error.filename)}: {error.strerror}."
+        return f"Cannot use {error.filename}: {error.strerror}."
     return str(error)
 
 
 def _silence_stdout() -> None:
     # Python flushes stdout once more at exit: whatever is still in the buffer has nowhere to go.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 class Commands(TyperGroup):
@@ -50,7 +49,7 @@ class Commands(TyperGroup):
             _silence_stdout()  # the reader of a pipe has seen enough: `tracekit replay … | head`
             code = 0
         except (TracekitError, OSError, MemoryError) as error:
-            if getattr(error, "errno", None) == errno.ENOSPC:
+            if isinstance(error, OSError) and error.errno and error.filename is None:
                 _silence_stdout()
             if os.environ.get("TRACEKIT_DEBUG") == "1":
                 traceback.print_exc()

@@ -1,5 +1,6 @@
 """``tracekit import``: another recorder's file into a ``.trace``."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -42,4 +43,4 @@ def import_(
     write_trace(trace, output, force=force)
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
     console.note(f"Wrote {output}: {trace.n_rows} routings, {size(n_bytes)}.")
-    console.note(f"Next: tracekit replay {output}")
+    console.note(f"Next: {shlex.join(['tracekit', 'replay', str(output)])}")

@@ -235,7 +235,7 @@ def _legend(records: Sequence[Record]) -> list[str]:
             "≤ ≥ bound: proven limits of every policy that keeps to its budget "
             "and reads only what is asked for"
         )
-    if any(r["gap_to_bound"] is None and not _is_bound(r) for r in records):
+    if any(r["gap_to_bound"] is None and r["lookups"] and not _is_bound(r) for r in records):
         lines.append(
             "- below bound: the bound does not hold for what keeps more than its budget, "
             "reads ahead or skips experts"
