@@ -63,6 +63,8 @@ app = typer.Typer(
     cls=Commands,
     help="Record how a Mixture-of-Experts model routes its tokens, and replay the trace "
     "through expert predictors and cache policies.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the trace failed validation, "
+    "130 interrupted. TRACEKIT_DEBUG=1 shows tracebacks, NO_COLOR=1 turns colours off.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
