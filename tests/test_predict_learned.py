@@ -6,7 +6,7 @@ from predict_traces import Toy, toy, trace_of
 
 from tracekit.policies import Retention
 from tracekit.predictors import guesses, predict
-from tracekit.predictors.scoring.ridge import RidgeSums
+from tracekit.predictors.scoring.ridge import STRENGTHS, RidgeSums, best_fit
 from tracekit.predictors.scoring.token_counts import TokenCounts
 from tracekit.replay.batches import build_batches
 
@@ -34,6 +34,25 @@ def ridge_by_hand(features, targets, strength):
     return coefficients, targets.mean(axis=0) - mean @ coefficients
 
 
+def best_by_hand(features, targets, half):
+    """The fit on all rows with the penalty that does best across the two halves, or zeros."""
+
+    def error(fit, rows):
+        return ((targets[rows] - features[rows] @ fit[0] - fit[1]) ** 2).sum()
+
+    def fitted(rows, strength):
+        return ridge_by_hand(features[rows], targets[rows], strength)
+
+    errors = {
+        s: error(fitted(half == 0, s), half == 1) + error(fitted(half == 1, s), half == 0)
+        for s in STRENGTHS
+    }
+    best = min(errors, key=errors.get)
+    if errors[best] >= (targets**2).sum():
+        return np.zeros((features.shape[1], targets.shape[1])), np.zeros(targets.shape[1])
+    return fitted(half >= 0, best)
+
+
 def test_ridge_from_sums_is_ridge_from_rows():
     rng = np.random.default_rng(0)
     features = (rng.standard_normal((400, 6)) * [1, 5, 0.2, 1, 2, 1] + 3).astype(np.float32)
@@ -41,11 +60,30 @@ def test_ridge_from_sums_is_ridge_from_rows():
     whole, rest = RidgeSums(6, 3), RidgeSums(6, 3)
     whole.add([features[:250, :2], features[:250, 2:]], targets[:250])
     rest.add([features[250:]], targets[250:])
-    whole.merge(rest)
+    whole += rest
     coefficients, intercepts = whole.solve(0.1)
     expected, intercept = ridge_by_hand(features.astype(float), targets.astype(float), 0.1)
     np.testing.assert_allclose(coefficients, expected, atol=2e-3)
     np.testing.assert_allclose(intercepts, intercept, atol=2e-2)
+
+
+def test_the_penalty_is_chosen_on_rows_not_fitted():
+    rng = np.random.default_rng(1)
+    features = rng.standard_normal((300, 20)).astype(np.float32)
+    noise = rng.standard_normal((300, 4)).astype(np.float32)
+    half = np.arange(300) % 2
+    for targets in (noise, features[:, :4] + 0.1 * noise):
+        halves = RidgeSums(20, 4), RidgeSums(20, 4)
+        for h in (0, 1):
+            halves[h].add([features[half == h]], targets[half == h])
+        fit = best_fit(*halves)
+        assert halves[0].rows == 300
+        expected = best_by_hand(features.astype(float), targets.astype(float), half)
+        if targets is noise:
+            assert fit is None
+            assert not expected[0].any()
+        else:
+            np.testing.assert_allclose(fit[0], expected[0], atol=1e-4)
 
 
 def test_a_feature_that_never_varies_is_left_out():
@@ -70,7 +108,8 @@ def test_fit_is_ridge_on_the_difference_of_other_turns(horizon):
             own = run.logits[:, layer - horizon]
             features = np.concatenate([stale, own], axis=1).astype(float)
             difference = (run.logits[:, layer] - stale).astype(float)
-            a, b = ridge_by_hand(features[~inside], difference[~inside], 0.3)
+            rank = np.unique(run.turn[~inside], return_inverse=True)[1]
+            a, b = best_by_hand(features[~inside], difference[~inside], rank % 2)
             guess = stale[inside] + features[inside] @ a + b
             best = np.argsort(-guess, axis=1, kind="stable")[:, :2]
             hits += (best[:, :, None] == run.experts[inside, layer][:, None, :]).any(axis=1).sum()
@@ -103,7 +142,9 @@ def test_combined_is_ridge_with_a_table_that_knows_neither_turn():
             )
             features = np.concatenate([stale, tables, previous[:, layer]], axis=1).astype(float)
             rows = ~held & ~first
-            a, b = ridge_by_hand(features[rows], (run.logits[:, layer] - stale)[rows], 0.03)
+            difference = (run.logits[:, layer] - stale)[rows].astype(float)
+            rank = np.unique(run.turn[rows], return_inverse=True)[1]
+            a, b = best_by_hand(features[rows], difference, rank % 2)
             mean = features[rows][:, 16:].mean(axis=0)
             features[held & first, 16:] = mean
             guess = stale[held] + features[held] @ a + b
@@ -214,7 +255,7 @@ def test_more_turns_than_folds():
 
 
 def test_token_counts_stop_at_their_memory():
-    counts = TokenCounts(1, 2, 4, limit_bytes=3 * 2 * 4 * 4)
+    counts = TokenCounts(1, 2, 4, limit_bytes=6 * 2 * 4 * 4)
     experts = np.zeros((5, 2, 1), np.uint16)
     counts.add(np.array([7, 8, 9, 10, 7]), experts, 0)
     assert counts.n_ids == 3

@@ -18,6 +18,7 @@ A predictor is one small class. This one is complete; saved as ``same_ids.py`` i
 ...         return scores
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -146,8 +147,8 @@ class Predictor:
 class LearnedPredictor(Predictor):
     """A predictor that is learned, on turns other than those it is scored on.
 
-    The turns are dealt into folds. Every block of every fold is learned once for each of
-    `readings`; before a fold is scored, `hold_out` makes it as if that fold had never been seen.
+    The tokens of the turns are dealt into folds. Every block of every fold is learned once for each
+    of `readings`; before a turn is scored, `hold_out` makes it as if its folds had never been seen.
 
     Attributes
     ----------
@@ -161,17 +162,18 @@ class LearnedPredictor(Predictor):
     in_sample: ClassVar[bool] = False
 
     def fold_limit(self) -> int:
-        """Return how many folds fit in memory; turns beyond that share folds."""
+        """Return how many groups of turns can be kept apart in memory."""
         return 32
 
-    def begin(self, n_folds: int, holding_out: bool) -> None:
+    def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         """Make room for `n_folds` folds.
 
         Parameters
         ----------
         n_folds : int
-        holding_out : bool
-            Whether each fold will be held out in its turn; otherwise none will be.
+        held_out : sequence of frozenset of int
+            The sets of folds that will be held out, one after the other; of a predictor that is
+            scored on other tokens than it learns from, the empty set.
         """
         raise NotImplementedError
 
@@ -179,8 +181,8 @@ class LearnedPredictor(Predictor):
         """Take in the block, which belongs to `fold`, for the `reading`-th time (from 0)."""
         raise NotImplementedError
 
-    def hold_out(self, fold: int | None) -> None:
-        """Be ready to score `fold` from all the others; None: nothing is held out."""
+    def hold_out(self, folds: frozenset[int]) -> None:
+        """Be ready to score what is in `folds`, one of the sets that `begin` was given."""
         raise NotImplementedError
 
     @property

@@ -1,13 +1,15 @@
 """Stale gate, token table and the previous token's logits in one fit."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.predictors.base import register
 from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.ridge import RidgeSums
+from tracekit.predictors.scoring.ridge import affordable_groups
 from tracekit.predictors.scoring.token_counts import TokenCounts
 from tracekit.predictors.stale_gate import StaleGate
-from tracekit.predictors.stale_gate_fit import SUMS_LIMIT_BYTES, StaleGateFit
+from tracekit.predictors.stale_gate_fit import StaleGateFit
 
 
 @register
@@ -24,7 +26,6 @@ class Combined(StaleGateFit):
     summary = "stale-gate-fit, token-table and the previous token's logits in one fit"
     needs = ("gate_input", "logits", "token", "router_matrix")
     readings = 2
-    strength = 0.03
 
     @property
     def n_features(self) -> int:
@@ -32,16 +33,15 @@ class Combined(StaleGateFit):
         return 3 * self.routers.n_expert
 
     def fold_limit(self) -> int:
-        """See `LearnedPredictor.fold_limit`."""
-        sums = RidgeSums.size_bytes(self.n_features, self.routers.n_expert)
-        return int(np.clip(SUMS_LIMIT_BYTES // (sums * self.routers.n_layers), 2, 8))
+        """See `LearnedPredictor.fold_limit`: each group has sums of its own."""
+        n = self.routers.n_expert
+        return affordable_groups(self.n_features, n, self.routers.n_layers, copies=2)
 
-    def begin(self, n_folds: int, holding_out: bool) -> None:
+    def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         """See `LearnedPredictor.begin`."""
-        self._too_few = None
         self._table = TokenCounts(n_folds, self.routers.n_layers, self.routers.n_expert)
-        held = range(n_folds) if holding_out else [None]
-        self._sums_without = {fold: self._no_sums() for fold in held}
+        self._halves_without = {held: (self._no_sums(), self._no_sums()) for held in held_out}
+        self._start_fits()
 
     def learn(self, block: Block, fold: int, reading: int) -> None:
         """See `LearnedPredictor.learn`: first the table, then the fit."""
@@ -53,20 +53,23 @@ class Combined(StaleGateFit):
             stale = StaleGate.scores(self, block, layer)
             previous = block.previous("logits", layer)
             difference = (block.logits[:, layer] - stale)[rows]
-            for held, sums in self._sums_without.items():
-                if held != fold:
-                    table = self._table.frequency(block.token, layer, {fold, held})
-                    sums[layer].add([stale[rows], table[rows], previous[rows]], difference)
+            for held, halves in self._halves_without.items():
+                if fold in held:
+                    continue
+                table = self._table.frequency(block.token, layer, held | {fold})
+                # The folds that are not held out alternate between the halves.
+                half = (fold - sum(f < fold for f in held)) % 2
+                halves[half][layer].add([stale[rows], table[rows], previous[rows]], difference)
 
-    def hold_out(self, fold: int | None) -> None:
+    def hold_out(self, folds: frozenset[int]) -> None:
         """See `LearnedPredictor.hold_out`."""
-        self._held, self._fits, self._means = fold, {}, {}
-        for layer, sums in self._sums_without[fold].items():
-            if sums.rows >= self.min_rows:
-                self._fits[layer] = sums.solve(self.strength)
-                self._means[layer] = sums.feature_means[-self.routers.n_expert :]
-            else:
-                self._too_few = sums.rows
+        self._held, self._fits, self._means = folds, {}, {}
+        one, other = self._halves_without[folds]
+        for layer in one:
+            self._fit(layer, one[layer], other[layer])
+            if layer in self._fits:
+                # Fitting has left the sums of all rows in the first half.
+                self._means[layer] = one[layer].feature_means[-self.routers.n_expert :]
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`; a turn's first token takes mean logits for the previous ones."""
@@ -74,7 +77,7 @@ class Combined(StaleGateFit):
         if layer not in self._fits:
             return stale
         coefficients, intercepts = self._fits[layer]
-        table = self._table.frequency(block.token, layer, {self._held})
+        table = self._table.frequency(block.token, layer, self._held)
         previous = block.previous("logits", layer)
         previous[~block.has_previous] = self._means[layer]
         return stale + np.concatenate([stale, table, previous], axis=1) @ coefficients + intercepts

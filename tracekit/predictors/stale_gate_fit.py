@@ -1,13 +1,16 @@
 """The stale gate with a linear correction per layer, fitted on other turns."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
 from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.ridge import RidgeSums
+from tracekit.predictors.scoring.ridge import Fit, RidgeSums, affordable_groups, best_fit
 from tracekit.predictors.stale_gate import StaleGate
 
-SUMS_LIMIT_BYTES = 512 << 20
+# Below this a fit lost to plain stale-gate on a model of 32 experts, whatever the penalty.
+MIN_ROWS = 256
 
 
 @register
@@ -17,39 +20,36 @@ class StaleGateFit(LearnedPredictor, StaleGate):
     For each layer the regression sees the stale logits and the source layer's own logits (which the
     engine has computed anyway): 2 × n_expert features, so it is small whatever the model's width,
     and its sums fit in memory however long the trace is. Fitting the *difference* makes plain
-    stale-gate what it falls back to where the rows say nothing. With fewer rows than `min_rows` a
-    fit is worse than none, and the stale logits are left as they are.
+    stale-gate what is left where the rows say nothing: with fewer than `MIN_ROWS` of them, and in a
+    layer where no penalty makes a fit that does better than none on turns it has not seen.
     """
 
     name = "stale-gate-fit"
     summary = "stale-gate with a linear correction per layer, fitted on other turns"
     needs = ("gate_input", "logits", "router_matrix")
-    # Of 0.03, 0.1, 0.3 and 1.0 the best from 256 to 2,500 rows on a model of 32 experts.
-    strength = 0.3
 
     @property
     def n_features(self) -> int:
         """Features of the regression."""
         return 2 * self.routers.n_expert
 
-    @property
-    def min_rows(self) -> int:
-        """The fewest rows that a fit is made from."""
-        return max(256, 2 * self.n_features)
-
     def fold_limit(self) -> int:
-        """See `LearnedPredictor.fold_limit`."""
-        sums = RidgeSums.size_bytes(self.n_features, self.routers.n_expert)
-        return int(np.clip(SUMS_LIMIT_BYTES // (sums * self.routers.n_layers), 2, 32))
+        """See `LearnedPredictor.fold_limit`: each group takes fits of its own."""
+        return affordable_groups(self.n_features, self.routers.n_expert, self.routers.n_layers)
 
-    def begin(self, n_folds: int, holding_out: bool) -> None:
+    def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         """See `LearnedPredictor.begin`."""
-        self._too_few: int | None = None
         self._sums = [self._no_sums() for _ in range(n_folds)]
+        self._start_fits()
 
     def _no_sums(self) -> dict[int, RidgeSums]:
         layers = range(self.horizon, self.routers.n_layers)
         return {layer: RidgeSums(self.n_features, self.routers.n_expert) for layer in layers}
+
+    def _start_fits(self) -> None:
+        self._fits: dict[int, Fit] = {}
+        self._fewest_rows: int | None = None
+        self._tried = self._no_better = 0
 
     def learn(self, block: Block, fold: int, reading: int) -> None:
         """See `LearnedPredictor.learn`."""
@@ -58,18 +58,27 @@ class StaleGateFit(LearnedPredictor, StaleGate):
             own = block.logits[:, layer - self.horizon]
             sums.add([stale, own], block.logits[:, layer] - stale)
 
-    def hold_out(self, fold: int | None) -> None:
+    def hold_out(self, folds: frozenset[int]) -> None:
         """See `LearnedPredictor.hold_out`."""
         self._fits = {}
+        others = [sums for fold, sums in enumerate(self._sums) if fold not in folds]
         for layer in range(self.horizon, self.routers.n_layers):
-            total = RidgeSums(self.n_features, self.routers.n_expert)
-            for other, sums in enumerate(self._sums):
-                if other != fold:
-                    total.merge(sums[layer])
-            if total.rows >= self.min_rows:
-                self._fits[layer] = total.solve(self.strength)
-            else:
-                self._too_few = total.rows
+            halves = [RidgeSums(self.n_features, self.routers.n_expert) for _ in range(2)]
+            for i, sums in enumerate(others):
+                halves[i % 2] += sums[layer]
+            self._fit(layer, *halves)
+
+    def _fit(self, layer: int, one: RidgeSums, other: RidgeSums) -> None:
+        rows = one.rows + other.rows
+        if rows < MIN_ROWS:
+            self._fewest_rows = min(rows, self._fewest_rows or rows)
+            return
+        self._tried += 1
+        fit = best_fit(one, other)
+        if fit is None:
+            self._no_better += 1
+        else:
+            self._fits[layer] = fit
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`."""
@@ -90,9 +99,15 @@ class StaleGateFit(LearnedPredictor, StaleGate):
     @property
     def notes(self) -> tuple[str, ...]:
         """See `LearnedPredictor.notes`."""
-        if self._too_few is None:
-            return ()
-        return (
-            f"it is plain stale-gate where only {self._too_few} rows were left to fit on: "
-            f"a fit takes {self.min_rows}",
-        )
+        said = []
+        if self._fewest_rows is not None:
+            said.append(
+                f"it is plain stale-gate where only {self._fewest_rows} rows were left to fit on: "
+                f"a fit takes {MIN_ROWS}"
+            )
+        if self._no_better:
+            said.append(
+                f"{self._no_better} of {self._tried} fits of a layer were left out, for they did "
+                "no better than plain stale-gate on turns they had not seen"
+            )
+        return tuple(said)

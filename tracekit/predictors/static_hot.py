@@ -1,5 +1,7 @@
 """The experts that a layer selects most."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
@@ -13,7 +15,7 @@ class StaticHot(LearnedPredictor):
     name = "static-hot"
     summary = "the experts that the layer selected most, learned on other turns"
 
-    def begin(self, n_folds: int, holding_out: bool) -> None:
+    def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         """See `LearnedPredictor.begin`."""
         self._counts = np.zeros((n_folds, self.routers.n_layers, self.routers.n_expert), np.int64)
 
@@ -24,10 +26,10 @@ class StaticHot(LearnedPredictor):
                 block.experts[:, layer].ravel(), minlength=self.routers.n_expert
             )
 
-    def hold_out(self, fold: int | None) -> None:
+    def hold_out(self, folds: frozenset[int]) -> None:
         """See `LearnedPredictor.hold_out`."""
-        counts = self._counts.sum(axis=0)
-        self._scores = (counts if fold is None else counts - self._counts[fold]).astype(np.float32)
+        kept = [fold for fold in range(len(self._counts)) if fold not in folds]
+        self._scores = self._counts[kept].sum(axis=0).astype(np.float32)
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`: how often each expert was selected."""

@@ -1,5 +1,7 @@
 """The experts most selected for a token id."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
@@ -18,22 +20,17 @@ class TokenTable(LearnedPredictor):
     summary = "the experts most selected for this token id, learned on other turns"
     needs = ("token",)
 
-    def fold_limit(self) -> int:
-        """See `LearnedPredictor.fold_limit`: each fold keeps a table of its own."""
-        return 16
-
-    def begin(self, n_folds: int, holding_out: bool) -> None:
+    def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         """See `LearnedPredictor.begin`."""
         self._table = TokenCounts(n_folds, self.routers.n_layers, self.routers.n_expert)
-        self._without: tuple[int, ...] = ()
 
     def learn(self, block: Block, fold: int, reading: int) -> None:
         """See `LearnedPredictor.learn`."""
         self._table.add(block.token, block.experts, fold)
 
-    def hold_out(self, fold: int | None) -> None:
+    def hold_out(self, folds: frozenset[int]) -> None:
         """See `LearnedPredictor.hold_out`."""
-        self._without = () if fold is None else (fold,)
+        self._without = folds
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`: how often each expert is selected for the token."""

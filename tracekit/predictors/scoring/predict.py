@@ -184,8 +184,9 @@ def predict(
         for horizon in (horizons if cls.has_horizon else [None])
     ]
     training = Training(trace, turns, train)
-    learn(entries, training)
-    score(trace, entries, routers, training, units, jobs or os.cpu_count() or 1, progress)
+    jobs = jobs or os.cpu_count() or 1
+    learn(entries, training, jobs)
+    score(trace, entries, routers, training, units, jobs, progress)
     return PredictResult(
         trace,
         entries,

@@ -145,7 +145,10 @@ def fit_sentences(entries: Sequence[Entry]) -> list[str]:
         name = label({"predictor": entry.predictor.name, "horizon": horizon})
         size = entry.fit.size_bytes
         written = f"{size / 1024:.1f} KiB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"
-        extra = "".join(f"; {note}" for note in entry.fit.notes)
+        notes = [*entry.fit.notes]
+        if entry.folds.holds_out and entry.folds.n_groups < len(entry.folds.group):
+            notes.append(f"its turns were held out in {entry.folds.n_groups} groups")
+        extra = "".join(f"; {note}" for note in notes)
         found.append(
             f"{name} learned from {entry.fit.rows} decoded tokens in {entry.fit.seconds:.1f} s and "
             f"would take {written} on a device{extra}."

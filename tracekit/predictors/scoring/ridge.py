@@ -1,6 +1,17 @@
 """Ridge regression from sums that add up, so that a trace larger than memory can be fitted."""
 
+from typing import Self
+
 import numpy as np
+
+# Penalties that are tried; a fit on few rows needs a strong one.
+STRENGTHS = (0.03, 0.3, 3.0)
+
+Fit = tuple[np.ndarray, np.ndarray]
+
+# What the sums of all groups of turns may take in memory, and their solving in multiplications.
+_SUMS_BYTES = 512 << 20
+_SOLVING = 10**10
 
 
 class RidgeSums:
@@ -15,13 +26,9 @@ class RidgeSums:
 
     def __init__(self, n_features: int, n_targets: int):
         self.rows = 0
+        self._squares = 0.0
         self._products = np.zeros((n_features + 1, n_features + 1), np.float32)
         self._targets = np.zeros((n_features + 1, n_targets), np.float32)
-
-    @staticmethod
-    def size_bytes(n_features: int, n_targets: int) -> int:
-        """Return how much memory the sums take."""
-        return 4 * (n_features + 1) * (n_features + 1 + n_targets)
 
     def add(self, features: list[np.ndarray], targets: np.ndarray) -> None:
         """Take in T rows: blocks of features [T, …] side by side, and targets [T, n_targets]."""
@@ -29,20 +36,31 @@ class RidgeSums:
         x = np.concatenate([*features, ones], axis=1)
         self._products += x.T @ x
         self._targets += x.T @ targets
+        self._squares += float(np.square(targets).sum(dtype=np.float64))
         self.rows += len(targets)
 
-    def merge(self, other: "RidgeSums") -> None:
+    def __iadd__(self, other: Self) -> Self:
         """Add the rows of `other`."""
         self._products += other._products
         self._targets += other._targets
+        self._squares += other._squares
         self.rows += other.rows
+        return self
 
     @property
     def feature_means(self) -> np.ndarray:
         """Mean of each feature, float32 [n_features]."""
         return self._products[:-1, -1] / np.float32(self.rows)
 
-    def solve(self, strength: float) -> tuple[np.ndarray, np.ndarray]:
+    def error(self, fit: Fit | None) -> float:
+        """Return the summed squared error of a fit on these rows; None: of always saying 0."""
+        if fit is None:
+            return self._squares
+        w = np.concatenate([fit[0], fit[1][None]]).astype(np.float64)
+        explained = 2 * np.sum(w * self._targets) - np.sum(w * (self._products @ w))
+        return self._squares - float(explained)
+
+    def solve(self, strength: float) -> Fit:
         """Return the coefficients [n_features, n_targets] and intercepts [n_targets], float32.
 
         The penalty is `strength` × rows on the squared coefficients of standardised features; the
@@ -61,3 +79,42 @@ class RidgeSums:
         coefficients = np.linalg.solve(standardised, cross * scale[:, None]) * scale[:, None]
         intercepts = target_mean - mean @ coefficients
         return coefficients.astype(np.float32), intercepts.astype(np.float32)
+
+
+def best_fit(one: RidgeSums, other: RidgeSums) -> Fit | None:
+    """Return the fit on all rows with the penalty that does best on rows it was not fitted on.
+
+    Each half of the rows is fitted and judged on the other half.
+
+    Parameters
+    ----------
+    one, other : RidgeSums
+        Of rows that are apart, such as different turns. `one` then holds the sums of all.
+
+    Returns
+    -------
+    tuple of numpy.ndarray, or None
+        Coefficients and intercepts; None if saying 0 does better than every fit.
+    """
+    errors = {None: one.error(None) + other.error(None)}
+    for strength in STRENGTHS:
+        errors[strength] = other.error(one.solve(strength)) + one.error(other.solve(strength))
+    best = min(errors, key=errors.get)
+    one += other
+    return None if best is None else one.solve(best)
+
+
+def affordable_groups(n_features: int, n_targets: int, n_fits: int, copies: int = 1) -> int:
+    """Return how many groups of turns can be held out one after the other: from 2 to 32.
+
+    Parameters
+    ----------
+    n_features, n_targets : int
+    n_fits : int
+        Fits of a group, one for each layer.
+    copies : int
+        Sums kept for each fit.
+    """
+    by_memory = _SUMS_BYTES // (4 * n_fits * copies * n_features * (n_features + n_targets))
+    by_work = _SOLVING // (n_fits * n_features**3)
+    return int(np.clip(min(by_memory, by_work), 2, 32))

@@ -17,23 +17,16 @@ class TokenCounts:
     """
 
     def __init__(self, n_folds: int, n_layers: int, n_expert: int, limit_bytes: int = 384 << 20):
-        self._shape = (n_layers, n_expert)
-        # The row of each token id in the counts of a fold; −1: none.
-        self._row_of_id = [np.zeros(0, np.int32) for _ in range(n_folds)]
-        self._n_rows = [0] * n_folds
-        self._counts = [np.zeros((0, *self._shape), np.int32) for _ in range(n_folds)]
-        self._seen = [np.zeros(0, np.int32) for _ in range(n_folds)]
-        self._popularity = np.zeros((n_folds, *self._shape), np.int64)
-        self._tokens = np.zeros(n_folds, np.int64)
-        self._free_rows = limit_bytes // (4 * n_layers * n_expert)
+        # A token id of a fold has a row in the fold's table and one in the table of all folds.
+        self._most_rows = max(1, limit_bytes // (4 * n_layers * n_expert))
+        self._all = _Table(n_layers, n_expert)
+        self._folds = [_Table(n_layers, n_expert) for _ in range(n_folds)]
         self.ignored = 0
 
     @property
     def n_ids(self) -> int:
         """How many different token ids were learned."""
-        return len(
-            np.unique(np.concatenate([np.flatnonzero(rows >= 0) for rows in self._row_of_id]))
-        )
+        return self._all.n_rows
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -45,16 +38,16 @@ class TokenCounts:
 
     def add(self, token: np.ndarray, experts: np.ndarray, fold: int) -> None:
         """Count the selections `experts` [T, L, k] of the tokens `token` [T] for `fold`."""
-        self._make_rows(fold, token)
-        rows = self._rows(fold, token)
-        counts = self._counts[fold]
-        known = rows >= 0
-        self.ignored += int((~known).sum())
-        layers = np.arange(self._shape[0])[:, None]
-        np.add.at(self._seen[fold], rows[known], 1)
-        np.add.at(counts, (rows[known][:, None, None], layers, experts[known].astype(np.intp)), 1)
-        np.add.at(self._popularity[fold], (layers, experts.astype(np.intp)), 1)
-        self._tokens[fold] += len(token)
+        own = self._folds[fold]
+        for t in np.unique(token[token >= 0]).tolist():
+            new = (own.row(t) < 0) + (self._all.row(t) < 0)
+            if self._all.n_rows + sum(f.n_rows for f in self._folds) + new <= self._most_rows:
+                own.make_row(t)
+                self._all.make_row(t)
+        known = own.rows(token) >= 0
+        self.ignored += int(np.count_nonzero(~known))
+        for table in (own, self._all):
+            table.add(token[known], experts[known])
 
     def frequency(self, token: np.ndarray, layer: int, without: Collection[int]) -> np.ndarray:
         """Return how often each expert is selected for each token, float32 [T, n_expert].
@@ -69,42 +62,76 @@ class TokenCounts:
         without : collection of int
             Folds to leave out.
         """
-        folds = [f for f in range(len(self._n_rows)) if f not in without]
-        total = max(int(self._tokens[folds].sum()), 1)
-        counts = np.tile((self._popularity[folds, layer].sum(axis=0) / total), (len(token), 1))
-        seen = np.ones(len(token))
-        for fold in folds:
-            rows = self._rows(fold, token)
-            known = rows >= 0
-            counts[known] += self._counts[fold][rows[known], layer]
-            seen[known] += self._seen[fold][rows[known]]
-        return (counts / seen[:, None]).astype(np.float32)
+        counts, seen = self._all.look_up(token, layer)
+        popularity, tokens = self._all.popularity[layer].copy(), self._all.tokens
+        for fold in without:
+            table = self._folds[fold]
+            fewer_counts, fewer_seen = table.look_up(token, layer)
+            counts -= fewer_counts
+            seen -= fewer_seen
+            popularity -= table.popularity[layer]
+            tokens -= table.tokens
+        mixed = counts + (popularity / max(tokens, 1)).astype(np.float32)
+        return mixed / (seen + 1).astype(np.float32)[:, None]
 
-    def _rows(self, fold: int, token: np.ndarray) -> np.ndarray:
-        """Return the row of each token in the counts of `fold`, −1 where it has none."""
-        row_of_id = self._row_of_id[fold]
-        inside = (token >= 0) & (token < len(row_of_id))
+
+class _Table:
+    """Counts by token id; ids get their rows as they come."""
+
+    def __init__(self, n_layers: int, n_expert: int):
+        self.n_rows = 0
+        self.tokens = 0
+        self.popularity = np.zeros((n_layers, n_expert), np.int64)
+        self._row_of_id = np.zeros(0, np.int32)
+        self._counts = np.zeros((0, n_layers, n_expert), np.int32)
+        self._seen = np.zeros(0, np.int32)
+
+    def row(self, token: int) -> int:
+        """Return the row of a token id, −1 if it has none."""
+        return int(self._row_of_id[token]) if token < len(self._row_of_id) else -1
+
+    def rows(self, token: np.ndarray) -> np.ndarray:
+        """Return the row of each token, −1 where it has none."""
+        inside = (token >= 0) & (token < len(self._row_of_id))
         rows = np.full(len(token), -1, np.int32)
-        rows[inside] = row_of_id[token[inside]]
+        rows[inside] = self._row_of_id[token[inside]]
         return rows
 
-    def _make_rows(self, fold: int, token: np.ndarray) -> None:
-        ids = np.unique(token[token >= 0])
-        if len(ids) and ids[-1] >= len(self._row_of_id[fold]):
-            room = max(2 * len(self._row_of_id[fold]), int(ids[-1]) + 1)
-            self._row_of_id[fold] = _grown(self._row_of_id[fold], room, fill=-1)
-        new = ids[self._row_of_id[fold][ids] < 0][: self._free_rows]
-        first = self._n_rows[fold]
-        self._row_of_id[fold][new] = np.arange(first, first + len(new))
-        self._n_rows[fold] += len(new)
-        self._free_rows -= len(new)
-        if self._n_rows[fold] > len(self._seen[fold]):
-            room = max(2 * len(self._seen[fold]), self._n_rows[fold])
-            self._counts[fold] = _grown(self._counts[fold], room)
-            self._seen[fold] = _grown(self._seen[fold], room)
+    def make_row(self, token: int) -> None:
+        """Make room for a token id, unless it has a row."""
+        if self.row(token) >= 0:
+            return
+        if token >= len(self._row_of_id):
+            self._row_of_id = _grown(self._row_of_id, token + 1, fill=-1)
+        if self.n_rows == len(self._seen):
+            self._counts = _grown(self._counts, self.n_rows + 1)
+            self._seen = _grown(self._seen, self.n_rows + 1)
+        self._row_of_id[token] = self.n_rows
+        self.n_rows += 1
+
+    def add(self, token: np.ndarray, experts: np.ndarray) -> None:
+        """Count selections [T, L, k] of tokens that have rows."""
+        rows = self.rows(token)
+        layers = np.arange(len(self.popularity))[:, None]
+        chosen = experts.astype(np.intp)
+        np.add.at(self._seen, rows, 1)
+        np.add.at(self._counts, (rows[:, None, None], layers, chosen), 1)
+        np.add.at(self.popularity, (layers, chosen), 1)
+        self.tokens += len(token)
+
+    def look_up(self, token: np.ndarray, layer: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the counts [T, n_expert] of each token at a layer, and how often it was seen."""
+        rows = self.rows(token)
+        counts = np.zeros((len(token), self.popularity.shape[1]), np.int32)
+        seen = np.zeros(len(token), np.int32)
+        known = rows >= 0
+        counts[known] = self._counts[rows[known], layer]
+        seen[known] = self._seen[rows[known]]
+        return counts, seen
 
 
-def _grown(array: np.ndarray, length: int, fill: int = 0) -> np.ndarray:
-    bigger = np.full((length, *array.shape[1:]), fill, array.dtype)
+def _grown(array: np.ndarray, least: int, fill: int = 0) -> np.ndarray:
+    """Return `array` with room for `least` rows, and for as many again as it had."""
+    bigger = np.full((max(least, 2 * len(array)), *array.shape[1:]), fill, array.dtype)
     bigger[: len(array)] = array
     return bigger

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,10 +19,6 @@ from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
 
-# Learning needs rows left over when a fold is held out: of a single turn the first half is cut
-# into so many folds.
-FOLDS_OF_ONE_TURN = 4
-
 
 @dataclass(eq=False)
 class Entry:
@@ -36,12 +33,10 @@ class Entry:
         What scoring counts; None where nothing is scored.
     rows, seconds : int, float
         Tokens learned from, and the time it took.
-    fold_of_turn : dict of int to int
+    folds : Folds or None
         Of a learned predictor.
-    held_out : int or None
-        The fold that is held out just now.
-    ready : bool
-        It learned without holding out.
+    held_out : frozenset of int or None
+        The folds that are held out just now; None before the first are.
     """
 
     predictor: Predictor
@@ -49,9 +44,8 @@ class Entry:
     tally: Tally | None = None
     rows: int = 0
     seconds: float = 0.0
-    fold_of_turn: dict[int, int] = field(default_factory=dict)
-    held_out: int | None = None
-    ready: bool = False
+    folds: "Folds | None" = None
+    held_out: frozenset[int] | None = None
 
     @property
     def fit(self) -> FitReport | None:
@@ -88,80 +82,123 @@ class DecodedTurns:
         return cls(turn, n_rows // len(trace.moe_layers))
 
 
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """How the tokens that a predictor learns from are dealt into folds.
+
+    Consecutive turns make a group, and the tokens of each turn of it are cut into `pieces`, a fold
+    each, so that a fit can always be judged on a fold that it has not seen.
+
+    Attributes
+    ----------
+    group : dict of int to int
+        Of each turn.
+    tokens : dict of int to int
+        How many tokens of each turn are learned from: its first ones.
+    n_groups, pieces : int
+    holds_out : bool
+        A turn is scored with its group held out; otherwise nothing is.
+    """
+
+    group: dict[int, int]
+    tokens: dict[int, int]
+    n_groups: int
+    pieces: int
+    holds_out: bool
+
+    @property
+    def held_out(self) -> list[frozenset[int]]:
+        """The sets of folds that will be held out, one after the other."""
+        if not self.holds_out:
+            return [frozenset()]
+        return [self._of_group(group) for group in range(self.n_groups)]
+
+    def held_out_for(self, turn: int) -> frozenset[int]:
+        """Return the folds to hold out while `turn` is scored."""
+        return self._of_group(self.group[turn]) if self.holds_out else frozenset()
+
+    def _of_group(self, group: int) -> frozenset[int]:
+        return frozenset(range(group * self.pieces, (group + 1) * self.pieces))
+
+    def parts(self, block: Block) -> Iterator[tuple[Block, int]]:
+        """Cut `block` by folds; yield each part that is learned from, and its fold."""
+        place = block.start_in_turn + np.arange(len(block))
+        tokens = self.tokens[block.turn]
+        piece = place[place < tokens] * self.pieces // tokens
+        for p in np.unique(piece).tolist():
+            inside = np.flatnonzero(piece == p)
+            part = block.cut(int(inside[0]), int(inside[-1]) + 1)
+            yield part, self.group[block.turn] * self.pieces + p
+
+
 class Training:
     """Where learned predictors learn: other turns of the same trace, or another trace.
 
     Parameters
     ----------
+    trace : Trace
+        What is scored.
     turns : DecodedTurns
-        Of the trace that is scored.
+        Of `trace`.
     train : Trace, optional
     """
 
     def __init__(self, trace: Trace, turns: DecodedTurns, train: Trace | None = None):
         self.source = train or trace
-        self.turns = DecodedTurns.of(train) if train else turns
-        self.holds_out = train is None and len(turns.turn) > 1
+        self._turns = DecodedTurns.of(train) if train else turns
+        self._holds_out = train is None and len(turns.turn) > 1
         # Of a single turn the first half trains, and is not scored.
-        alone = train is None and not self.holds_out
+        alone = train is None and not self._holds_out
         self.first_half = max(1, int(turns.tokens[0]) // 2) if alone else 0
 
-    def prepare(self, predictor: LearnedPredictor) -> dict[int, int]:
-        """Make room for the folds of `predictor`; return the fold of each turn."""
+    def folds(self, predictor: LearnedPredictor) -> Folds:
+        """Deal the turns into as many folds as `predictor` has room for."""
+        turns = self._turns.turn.tolist()
+        tokens = dict(zip(turns, self._turns.tokens.tolist(), strict=True))
         if predictor.in_sample:
-            predictor.begin(1, holding_out=False)
-            return dict.fromkeys(self.turns.turn.tolist(), 0)
+            return Folds(dict.fromkeys(turns, 0), tokens, 1, 1, holds_out=False)
         if self.first_half:
-            predictor.begin(FOLDS_OF_ONE_TURN, holding_out=False)
-            return {}
-        n_turns = len(self.turns.turn)
-        n_folds = min(n_turns, predictor.fold_limit())
-        predictor.begin(n_folds, holding_out=self.holds_out)
-        folds = np.arange(n_turns) * n_folds // n_turns
-        return dict(zip(self.turns.turn.tolist(), folds.tolist(), strict=True))
-
-    def parts(self, block: Block, entry: Entry) -> Iterator[tuple[Block, int]]:
-        """Cut `block` into what `entry` learns from, each part with its fold."""
-        if not self.first_half or entry.predictor.in_sample:
-            yield block, entry.fold_of_turn[block.turn]
-            return
-        place = block.start_in_turn + np.arange(len(block))
-        fold = place * FOLDS_OF_ONE_TURN // self.first_half
-        for f in range(FOLDS_OF_ONE_TURN):
-            inside = np.flatnonzero(fold == f)
-            if len(inside):
-                yield block.cut(int(inside[0]), int(inside[-1]) + 1), f
+            tokens = {turns[0]: self.first_half}
+        n_groups = min(len(turns), predictor.fold_limit())
+        group = {turn: i * n_groups // len(turns) for i, turn in enumerate(turns)}
+        pieces = {1: 4, 2: 2}.get(n_groups, 1)
+        return Folds(group, tokens, n_groups, pieces, self._holds_out)
 
 
-def learn(entries: Sequence[Entry], training: Training) -> None:
-    """Let the learned predictors among `entries` learn."""
+def learn(entries: Sequence[Entry], training: Training, jobs: int = 1) -> None:
+    """Let the learned predictors among `entries` learn, side by side on `jobs` threads."""
     learners = [e for e in entries if isinstance(e.predictor, LearnedPredictor)]
     for entry in learners:
-        entry.fold_of_turn = training.prepare(entry.predictor)
+        entry.folds = training.folds(entry.predictor)
+        entry.predictor.begin(entry.folds.n_groups * entry.folds.pieces, entry.folds.held_out)
     columns = needed_columns([e.predictor for e in learners])
     for reading in range(max((e.predictor.readings for e in learners), default=0)):
         readers = [e for e in learners if reading < e.predictor.readings]
-        for block in decode_blocks(training.source, columns):
-            for entry in readers:
-                start = time.perf_counter()
-                for part, fold in training.parts(block, entry):
-                    entry.predictor.learn(part, fold, reading)
-                    entry.rows += len(part) if reading == 0 else 0
-                entry.seconds += time.perf_counter() - start
-    for entry in learners:
-        if not training.holds_out or entry.predictor.in_sample:
-            entry.predictor.hold_out(None)
-            entry.ready = True
+        with ThreadPoolExecutor(jobs) as pool:
+            for block in decode_blocks(training.source, columns):
+                work = [pool.submit(_learn_block, e, block, reading) for e in readers]
+                for done in work:
+                    done.result()
+
+
+def _learn_block(entry: Entry, block: Block, reading: int) -> None:
+    start = time.perf_counter()
+    for part, fold in entry.folds.parts(block):
+        entry.predictor.learn(part, fold, reading)
+        entry.rows += len(part) if reading == 0 else 0
+    entry.seconds += time.perf_counter() - start
 
 
 def hold_out_turn(entry: Entry, block: Block) -> None:
     """Make a learned predictor ready for the turn of `block`, which it must not have seen."""
-    if not isinstance(entry.predictor, LearnedPredictor) or entry.ready:
+    if not isinstance(entry.predictor, LearnedPredictor):
         return
-    fold = entry.fold_of_turn[block.turn]
-    if fold != entry.held_out:
-        entry.predictor.hold_out(fold)
-        entry.held_out = fold
+    folds = entry.folds.held_out_for(block.turn)
+    if folds != entry.held_out:
+        start = time.perf_counter()
+        entry.predictor.hold_out(folds)
+        entry.held_out = folds
+        entry.seconds += time.perf_counter() - start
 
 
 def unseen_part(entry: Entry, block: Block, training: Training) -> Block | None:
