@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tracekit.trace import Trace, TraceError, describe, synthesize, write_trace
-from tracekit.trace.encode import group_ends
+from tracekit.trace.encode import GROUP_BYTES, group_ends
 from tracekit.trace.schema import DECODE, PREFILL, ROUTING_FILE
 
 
@@ -119,12 +119,12 @@ def test_row_groups_end_with_a_pass_unless_it_is_huge():
     passes = np.repeat([0, 1, 2, 3], [1000, 10, 10, 2000])
     phases = np.repeat([PREFILL, DECODE, DECODE, PREFILL], [1000, 10, 10, 2000])
     steps = np.arange(len(passes))
-    ends = group_ends(passes, phases, steps, bytes_of_row=(64 << 20) // 500)
+    ends = group_ends(passes, phases, steps, bytes_of_row=GROUP_BYTES // 500)
     assert ends[:3] == [256, 512, 768]  # 256 tokens a group, so the prompt of 1000 is cut
     assert ends[3] == 1020  # whole decode passes end a group; the next prompt begins one
     assert ends[-1] == len(passes)
-    decode = group_ends(np.arange(50) // 10, np.ones(50), np.arange(50) // 10, 64 << 20)
-    assert decode == [10, 20, 30, 40, 50]  # a row of 64 MiB: still whole passes
+    decode = group_ends(np.arange(50) // 10, np.ones(50), np.arange(50) // 10, GROUP_BYTES)
+    assert decode == [10, 20, 30, 40, 50]  # a row fills a group: still whole passes
 
 
 def test_layer_arrays(rich, on_disk):

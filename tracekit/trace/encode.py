@@ -15,7 +15,7 @@ from tracekit.trace.schema import PREFILL
 # A row group holds a few hundred tokens, and less where gate inputs make them heavy: it is what a
 # reader or a writer needs in memory at once.
 GROUP_TOKENS = 256
-GROUP_BYTES = 64 << 20
+GROUP_BYTES = 16 << 20
 
 
 def _options(schema: pa.Schema) -> dict:

@@ -17,7 +17,7 @@ from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 from tracekit.trace.storage import part_name
 
 # Passes are written before they take more memory than this, whenever the caller flushes.
-MOST_BYTES = 32 << 20
+MOST_BYTES = 16 << 20
 # A part that is smaller is written anew with the next passes, so that a long recording has not a
 # file for every flush; a larger one is closed.
 PART_BYTES = 2 << 20

@@ -15,7 +15,7 @@ from tracekit.trace.columns import elements
 from tracekit.trace.errors import TraceError
 
 # A block of a table in memory; of files, a row group is a block.
-BLOCK_BYTES = 64 << 20
+BLOCK_BYTES = 16 << 20
 PROBE_BYTES = 1 << 20
 
 

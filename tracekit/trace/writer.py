@@ -41,7 +41,7 @@ from tracekit.trace.schema import (
 )
 
 # Passes may wait for the encoder up to this much memory; then `write_pass` waits for it.
-MOST_WAITING_BYTES = 128 << 20
+MOST_WAITING_BYTES = 64 << 20
 
 
 class TraceWriter:
