@@ -110,6 +110,23 @@ def test_divisible_experts_are_experts_of_single_bytes(run):
         assert read == asked - sum(hits)
 
 
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs())
+def test_among_some_layers_it_is_as_if_there_were_no_others(run):
+    batches = build_batches(run.trace())
+    among = batches.expert_bytes == batches.expert_bytes.max()
+    kept = set(batches.layer_ids[among].tolist())
+    loads = [load for load in run.loads if load.layer in kept]
+    for budget in budgets_of(run):
+        hits, resident, read = furthest_next_use(batches, budget, batches.expert_bytes, among=among)
+        expected = reference.belady(loads, run.layer_sizes, budget)
+        assert hits[among[batches.layer]].tolist() == expected.count()
+        assert resident[among[batches.layer]].tolist() == expected.resident
+        assert hits.sum() == sum(expected.count())
+        misses = sum(len(load.distinct) for load in loads) - hits.sum()
+        assert read == misses * batches.expert_bytes.max()
+
+
 def test_belady_at_real_sizes_is_not_a_bound():
     """Going for the furthest next use first can cost a small expert where one large would do."""
     run = Run(

@@ -35,6 +35,7 @@ def furthest_next_use(
     budget: int,
     expert_bytes: np.ndarray,
     divisible: bool = False,
+    among: np.ndarray | None = None,
     hit: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Replay Belady's rule at one budget.
@@ -48,6 +49,8 @@ def furthest_next_use(
         Sizes of the experts, in place of their own.
     divisible : bool
         Evict no more of an expert than has to go; what is gone of it is read when it is wanted.
+    among : bool [L], optional
+        Layers to replay; as if the model had no others.
     hit : bool [N], optional
         Filled with whether each lookup hit.
 
@@ -66,6 +69,8 @@ def furthest_next_use(
         batches.keys,
         batches.admit_rank,
         batches.batch_start,
+        batches.layer,
+        np.ones(len(expert_bytes), np.bool_) if among is None else among,
         batches.next_use,
         batches.layer_of_lookup,
         expert_bytes,
@@ -95,6 +100,8 @@ def _belady(
     keys,
     admit_rank,
     batch_start,
+    batch_layer,
+    among,
     next_use,
     layer_of_lookup,
     expert_bytes,
@@ -127,6 +134,8 @@ def _belady(
         stop = batch_start[b + 1]
         n_hits = np.int64(0)
         missing = np.int64(0)
+        if not among[batch_layer[b]]:
+            stop = start
         for p in range(start, stop):
             is_hit = (bits[p >> 6] >> np.uint64(63 - (p & 63))) & one
             n_hits += np.int64(is_hit)
@@ -138,8 +147,7 @@ def _belady(
             if hit.size:
                 hit[p] = is_hit
         waiting -= n_hits
-        if n_hits < stop - start:
-            missing += (stop - start - n_hits) * expert_bytes[layer_of_lookup[start]]
+        missing += (stop - start - n_hits) * expert_bytes[batch_layer[b]]
         used += missing
         read_bytes += missing
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
 from tracekit.policies.belady import furthest_next_use
-from tracekit.trace.schema import DECODE
+from tracekit.trace.schema import DECODE, PREFILL
 
 
 @register
@@ -43,60 +43,50 @@ class Bound(Policy):
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`."""
-        decode = batches.phase == DECODE
-        size = batches.expert_bytes[batches.layer]
-        first = _first_lookups(batches)
-        repeats = batches.lookups - first
-        sizes = np.unique(size)
-        of_size = [batches.only(np.flatnonzero(size == one)) for one in sizes]
+        asked = _by_phase_and_layer(batches, batches.lookups)
+        first = _by_phase_and_layer(batches, _first_lookups(batches))
+        repeats = (asked - first).sum(axis=1)
+        first_bytes = first @ batches.expert_bytes
+        asked_bytes = asked @ batches.expert_bytes
+        smallest = int(batches.expert_bytes.min(initial=np.iinfo(np.int64).max))
         limits = []
         for budget in budgets.tolist():
-            hits, least_read = _most_hits(batches, budget, sizes, of_size)
-            hits_decode = min(hits, int(repeats[decode].sum()))
-            smallest = int(sizes[0]) if len(sizes) else 0
-            read = int((first * size).sum()) + (int(repeats.sum()) - hits) * smallest
-            read_decode = int((first * size)[decode].sum())
-            read_decode += (int(repeats[decode].sum()) - hits_decode) * smallest
-            asked_prefill = int((batches.lookups * size)[~decode].sum())
+            hits, least_read = _most_hits(batches, budget, int(asked_bytes.sum()))
+            hits_decode = min(hits, int(repeats[DECODE]))
+            read = int(first_bytes.sum()) + (int(repeats.sum()) - hits) * smallest
+            read_decode = int(first_bytes[DECODE]) + (int(repeats[DECODE]) - hits_decode) * smallest
             limits.append(
                 Limit(
                     budget_bytes=budget,
                     hits=hits,
                     hits_decode=hits_decode,
                     read_bytes=max(read, least_read),
-                    read_bytes_decode=max(read_decode, least_read - asked_prefill),
+                    read_bytes_decode=max(read_decode, least_read - int(asked_bytes[PREFILL])),
                 )
             )
         return limits
 
 
-def _most_hits(
-    batches: Batches, budget: int, sizes: np.ndarray, of_size: list[Batches]
-) -> tuple[int, int]:
+def _most_hits(batches: Batches, budget: int, asked_bytes: int) -> tuple[int, int]:
     """Return a bound on the hits and one on the bytes read, as `Bound` explains.
 
-    Parameters
-    ----------
-    batches : Batches
-    budget : int
-    sizes : int64 [S]
-        The sizes of experts, ascending.
-    of_size : list of Batches
-        The batches of each of them.
+    `asked_bytes` are the bytes of all lookups.
     """
-    equal = np.repeat(sizes[:1], len(batches.expert_bytes))
+    expert_bytes = batches.expert_bytes
+    sizes = np.unique(expert_bytes)
+    equal = np.repeat(sizes[:1], len(expert_bytes))
     hits, _, read_bytes = furthest_next_use(batches, budget, equal)
     most = int(hits.sum())
     if len(sizes) < 2:
         return most, read_bytes
-    _, _, least_read = furthest_next_use(batches, budget, batches.expert_bytes, divisible=True)
-    left = int((batches.lookups * batches.expert_bytes[batches.layer]).sum()) - least_read
+    _, _, least_read = furthest_next_use(batches, budget, expert_bytes, divisible=True)
+    left = asked_bytes - least_read
     by_size = 0
-    for one, alone in zip(sizes.tolist(), of_size, strict=True):
-        hits, _, _ = furthest_next_use(alone, budget, batches.expert_bytes)
-        taken = min(int(hits.sum()), left // one)
+    for size in sizes.tolist():
+        hits, _, _ = furthest_next_use(batches, budget, expert_bytes, among=expert_bytes == size)
+        taken = min(int(hits.sum()), left // size)
         by_size += taken
-        left -= taken * one
+        left -= taken * size
     return min(most, by_size), least_read
 
 
@@ -106,3 +96,12 @@ def _first_lookups(batches: Batches) -> np.ndarray:
     is_first[batches.next_use] = False
     batch = np.searchsorted(batches.batch_start, np.flatnonzero(is_first[:-1]), side="right") - 1
     return np.bincount(batch, minlength=len(batches))
+
+
+def _by_phase_and_layer(batches: Batches, per_batch: np.ndarray) -> np.ndarray:
+    """Add up `per_batch` (int [B]) by phase and layer, int64 [2, L]."""
+    n_layers = len(batches.expert_bytes)
+    group = batches.phase.astype(np.int64) * n_layers + batches.layer
+    # Sums in float64 are exact below 2^53.
+    sums = np.bincount(group, per_batch, 2 * n_layers)
+    return sums.astype(np.int64).reshape(2, n_layers)

@@ -99,6 +99,7 @@ def replay(
                 figures.record["validation"] = recorded.compare(replayed[policy], cell)
         return outcomes
 
+    _ = batches.next_use  # found once, before threads would each do it
     jobs = jobs or os.cpu_count() or 1
     outcomes = _on_threads(simulate, len(replayed), budgets, jobs, progress)
     results = []
