@@ -9,7 +9,7 @@ import numpy as np
 from engine import binding
 from tracekit.trace.errors import TracekitError
 
-F32, F16, I32 = 0, 1, 26
+_DTYPES = {0: np.float32, 1: np.float16, 26: np.int32}  # by ggml's numbers of types
 
 
 class Tensor(ctypes.Structure):
@@ -66,24 +66,26 @@ class Tensor(ctypes.Structure):
 
     def array(self) -> np.ndarray:
         """Copy the data of a float or int32 tensor: shape [ne3, ne2, ne1, ne0], any strides."""
-        if self.type == F32:
-            dtype = np.float32
-        elif self.type == I32:
-            dtype = np.int32
-        elif self.type == F16:
-            dtype = np.float16
-        else:
+        return self._view().copy()
+
+    def rows(self) -> np.ndarray:
+        """Return the data as [tokens, ne0], to be copied before llama.cpp goes on."""
+        return self._view().reshape(-1, self.ne[0])
+
+    def _view(self) -> np.ndarray:
+        if self.type not in _DTYPES:
             raise TracekitError(f"The tensor {self.text} has type {self.type}, not a plain number.")
+        dtype = np.dtype(_DTYPES[self.type])
         shape, strides = self.ne[::-1], self.nb[::-1]
         if 0 in shape:
             return np.empty(shape, dtype)
         extent = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-        data = (ctypes.c_char * (extent + np.dtype(dtype).itemsize)).from_address(self.data)
-        return np.ndarray(shape, dtype, data, strides=strides).copy()
+        data = (ctypes.c_char * (extent + dtype.itemsize)).from_address(self.data)
+        return np.ndarray(shape, dtype, data, strides=strides)
 
     def dequantised(self) -> np.ndarray:
         """Copy the data of a two-dimensional weight as float32 [ne1, ne0]."""
-        if self.type in (F32, F16):
+        if self.type in _DTYPES:
             return self.array().reshape(self.ne[1], self.ne[0]).astype(np.float32)
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize

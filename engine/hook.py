@@ -6,54 +6,88 @@ each "yes" isolates a node, so there are two in a MoE layer and one for the embe
 """
 
 import ctypes
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from engine import binding
 from engine.ggml import NAME_OFFSET, Tensor
 from engine.graph import MoeLayer, Plan
+from tracekit.trace.errors import UsageError
+
+_DTYPES = {"f32": np.float32, "f16": np.float16}
 
 
 @dataclass(frozen=True)
 class Capture:
-    """What to copy out of every pass besides the selected experts and their weights."""
+    """What to copy out of every pass besides the selected experts and their weights.
+
+    Attributes
+    ----------
+    logits, gate_inputs, embeddings : bool
+    gate_dtype : {"f32", "f16"}
+        Precision in which gate inputs are kept.
+    """
 
     logits: bool = True
     gate_inputs: bool = True
     embeddings: bool = True
+    gate_dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        if self.gate_dtype not in _DTYPES:
+            raise UsageError(f"Gate inputs are kept as f32 or f16, not {self.gate_dtype!r}.")
+
+    def row_bytes(self, n_expert: int, n_embd: int) -> int:
+        """Return the bytes of what is wanted of one token at one layer."""
+        gate_bytes = np.dtype(_DTYPES[self.gate_dtype]).itemsize * n_embd
+        return self.logits * 4 * n_expert + self.gate_inputs * gate_bytes
 
 
-@dataclass
-class LayerCapture:
-    """What one layer did in one pass, token-major; an array is None where it was not wanted.
+class PassCapture:
+    """What the hook saw in one pass, row by row: layer by layer as they ran, in each token by token.
 
     Attributes
     ----------
-    experts, weights : ndarray, uint16 and float32 [n_tokens, top_k]
-    residency : ndarray or None, uint8 [n_tokens, top_k]
-    logits : ndarray or None, float32 [n_tokens, n_expert]
-    gate_input : ndarray or None, float32 [n_tokens, n_embd]
+    layers : list of (int, int)
+        Each layer with its number of rows.
+    experts : ndarray, uint16 [n_rows, top_k]
+    weights : ndarray, float32 [n_rows, top_k]
+    residency : ndarray, uint8 [n_rows, top_k], or None where experts are not streamed
+    logits : ndarray, float32 [n_rows, n_expert], or None
+    gate_input : ndarray, float32 or float16 [n_rows, n_embd], or None
+    embedding : ndarray, float32 [n_tokens, n_embd], or None
     """
 
-    layer: MoeLayer
-    experts: np.ndarray | None = None
-    weights: np.ndarray | None = None
-    residency: np.ndarray | None = None
-    logits: np.ndarray | None = None
-    gate_input: np.ndarray | None = None
+    def __init__(self, plan: Plan, capture: Capture, n_tokens: int, streamed: bool):
+        first, n_rows = plan.layers[0], n_tokens * len(plan.layers)
+        n_expert, n_embd = first.router_matrix.shape
+        gate_dtype = _DTYPES[capture.gate_dtype]
+        self.layers: list[tuple[int, int]] = []
+        self.experts = np.empty((n_rows, first.top_k), np.uint16)
+        self.weights = np.empty((n_rows, first.top_k), np.float32)
+        self.residency = np.empty((n_rows, first.top_k), np.uint8) if streamed else None
+        self.logits = np.empty((n_rows, n_expert), np.float32) if capture.logits else None
+        self.gate_input = np.empty((n_rows, n_embd), gate_dtype) if capture.gate_inputs else None
+        self.embedding: np.ndarray | None = None
+        self.n_rows = 0
+
+    def end_layer(self, layer: int, count: int) -> None:
+        """Note that a layer's `count` rows are all there."""
+        self.layers.append((layer, count))
+        self.n_rows += count
+
+    def cut(self) -> None:
+        """Drop the rows that were kept free for tokens a layer did not run."""
+        for name in ("experts", "weights", "residency", "logits", "gate_input"):
+            rows = getattr(self, name)
+            if rows is not None:
+                setattr(self, name, rows[: self.n_rows])
 
 
-@dataclass
-class PassCapture:
-    """What the hook saw in one pass: layers in the order they ran, embeddings [n_tokens, n_embd]."""
-
-    layers: list[LayerCapture] = field(default_factory=list)
-    embedding: np.ndarray | None = None
-
-
-OnSelection = Callable[[MoeLayer, np.ndarray], np.ndarray | None]
+OnSelection = Callable[[int, np.ndarray], np.ndarray]
 
 
 class Hook:
@@ -62,20 +96,23 @@ class Hook:
     Parameters
     ----------
     capture : Capture
-    on_selection : callable
+
+    Attributes
+    ----------
+    on_selection : callable or None
         Called as ``on_selection(layer, experts)`` when a layer has selected and its experts have
-        not run; returns the residency of each selected expert, or None.
+        not run; returns the residency of each selected expert.
     """
 
     def __init__(self, capture: Capture):
         self.capture = capture
         self.on_selection: OnSelection | None = None
         self.callback = binding.load().ggml_backend_sched_eval_callback(self._call)
+        self.current: PassCapture | None = None
         self._act: Callable[[int, bool], bool] = self._ignore
         self._error: BaseException | None = None
         self._nodes: list[int] = []
         self._wanted: dict[bytes, Callable[[int, bool], bool]] = {}
-        self._pass = PassCapture()
 
     def collect_nodes(self) -> list[int]:
         """From now on note the address of every node; the list returned fills while a pass runs."""
@@ -83,12 +120,9 @@ class Hook:
         self._act = self._collect
         return self._nodes
 
-    def pause(self) -> None:
-        """From now on let every node pass unseen."""
-        self._act = self._ignore
-
     def follow(self, plan: Plan) -> None:
         """From now on copy what `capture` wants of the plan's layers."""
+        self._plan = plan
         self._wanted = {}
         for layer in plan.layers:
             watch = _LayerWatch(self, layer)
@@ -100,18 +134,22 @@ class Hook:
             self._wanted[plan.embedding_node] = self._embedding
         self._act = self._dispatch
 
-    def take(self) -> PassCapture:
-        """Return what was captured since the last call, or raise what went wrong in the callback."""
-        captured, self._pass = self._pass, PassCapture()
+    def begin(self, n_tokens: int) -> None:
+        """Make room for a pass of `n_tokens` tokens."""
+        streamed = self.on_selection is not None
+        self.current = PassCapture(self._plan, self.capture, n_tokens, streamed)
+
+    def end(self) -> PassCapture:
+        """Return what was captured since `begin`."""
+        captured, self.current = self.current, None
+        captured.cut()
+        return captured
+
+    def reraise(self) -> None:
+        """Raise what went wrong in the callback, if anything did."""
         error, self._error = self._error, None
         if error is not None:
             raise error
-        return captured
-
-    @property
-    def current(self) -> PassCapture:
-        """The pass being captured."""
-        return self._pass
 
     def _call(self, node: int, ask: bool, _data: object) -> bool:
         # An exception must not cross C: it is kept, the rest of the pass runs unwatched.
@@ -138,7 +176,7 @@ class Hook:
     def _embedding(self, node: int, ask: bool) -> bool:
         if not ask:
             tensor = Tensor.from_address(node)
-            self._pass.embedding = tensor.array().reshape(-1, tensor.ne[0])
+            self.current.embedding = tensor.array().reshape(-1, tensor.ne[0])
         return True
 
 
@@ -153,22 +191,21 @@ class _LayerWatch:
         self.hook = hook
         self.layer = layer
         self._ids = 0
-        self._seen = LayerCapture(layer)
         self._done_in: PassCapture | None = None
 
     def router(self, node: int, ask: bool) -> bool:
-        if self._done_in is self.hook.current:
+        seen = self.hook.current
+        if self._done_in is seen:
             return False
         if not ask:
             product = Tensor.from_address(node)
-            if self.hook.capture.logits:
-                logits = product.array().reshape(-1, self.layer.n_expert)
+            rows = slice(seen.n_rows, seen.n_rows + math.prod(product.ne[1:]))
+            if seen.logits is not None:
+                seen.logits[rows] = product.rows()
                 if self.layer.router_bias is not None:
-                    logits = logits + self.layer.router_bias
-                self._seen.logits = logits
-            if self.hook.capture.gate_inputs:
-                gate_input = product.source(1)
-                self._seen.gate_input = gate_input.array().reshape(-1, gate_input.ne[0])
+                    seen.logits[rows] += self.layer.router_bias
+            if seen.gate_input is not None:
+                seen.gate_input[rows] = product.source(1).rows()
         return True
 
     def ids(self, node: int, _ask: bool) -> bool:
@@ -177,16 +214,17 @@ class _LayerWatch:
         return False
 
     def weights(self, node: int, ask: bool) -> bool:
-        if self._done_in is self.hook.current:
+        seen = self.hook.current
+        if self._done_in is seen:
             return False
         if not ask:
-            seen, self._seen = self._seen, LayerCapture(self.layer)
-            width = self.layer.top_k
-            seen.weights = Tensor.from_address(node).array().reshape(-1, width)
-            experts = Tensor.from_address(self._ids).array().reshape(-1, width)
-            seen.experts = experts.astype(np.uint16)
+            layer = self.layer.layer
+            experts = Tensor.from_address(self._ids).rows()
+            rows = slice(seen.n_rows, seen.n_rows + len(experts))
+            seen.experts[rows] = experts
+            seen.weights[rows] = Tensor.from_address(node).array().reshape(experts.shape)
             if self.hook.on_selection is not None:
-                seen.residency = self.hook.on_selection(self.layer, experts)
-            self._done_in = self.hook.current
-            self._done_in.layers.append(seen)
+                seen.residency[rows] = self.hook.on_selection(layer, experts)
+            seen.end_layer(layer, len(experts))
+            self._done_in = seen
         return True

@@ -115,7 +115,6 @@ def record(
     *,
     options: Options | None = None,
     generation: Generation | None = None,
-    gate_dtype: str = "f32",
     force: bool = False,
     command: Sequence[str] = (),
     on_progress: Callable[[Progress], None] | None = None,
@@ -134,7 +133,6 @@ def record(
         The trace to write.
     options : Options
         How the model is loaded and evaluated; its ``n_ctx`` is replaced by the generation's.
-    gate_dtype : {"f32", "f16"}
     force : bool
         Overwrite a trace that exists.
     command : sequence of str
@@ -178,7 +176,7 @@ def record(
             top_k=facts.model.top_k,
             n_expert=facts.model.n_expert if options.capture.logits else None,
             n_embd=facts.model.n_embd if options.capture.gate_inputs else None,
-            gate_dtype=gate_dtype,
+            gate_dtype=options.capture.gate_dtype,
             force=force,
         ) as writer:
             run = _Run(session, writer, generation, token_lists, on_progress, on_piece)

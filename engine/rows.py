@@ -26,22 +26,19 @@ def routing_rows(done: Pass, place: Place) -> dict[str, np.ndarray]:
     A layer that ran fewer tokens than the pass has ran its last ones: before the last layer
     llama.cpp keeps only the tokens of which an output is wanted.
     """
-    layers = sorted(done.seen.layers, key=lambda seen: seen.layer.layer)
-    counts = [len(seen.experts) for seen in layers]
-    n_rows, stop = sum(counts), done.first_step + len(done.tokens)
-    steps = [np.arange(stop - count, stop, dtype=np.int32) for count in counts]
-
+    seen, stop = done.seen, done.first_step + len(done.tokens)
+    numbers, counts = zip(*seen.layers, strict=True)
     rows = {
-        "turn": np.full(n_rows, place.turn, np.int32),
-        "pass": np.full(n_rows, place.number, np.int32),
-        "phase": np.full(n_rows, place.phase, np.uint8),
-        "step": np.concatenate(steps),
-        "layer": np.repeat(np.array([seen.layer.layer for seen in layers], np.int16), counts),
+        "turn": np.full(seen.n_rows, place.turn, np.int32),
+        "pass": np.full(seen.n_rows, place.number, np.int32),
+        "phase": np.full(seen.n_rows, place.phase, np.uint8),
+        "step": np.concatenate([np.arange(stop - n, stop, dtype=np.int32) for n in counts]),
+        "layer": np.repeat(np.array(numbers, np.int16), counts),
     }
     for name in ("experts", "weights", "residency", "logits", "gate_input"):
-        parts = [getattr(seen, name) for seen in layers]
-        if all(part is not None for part in parts):
-            rows[name] = np.concatenate(parts)
+        values = getattr(seen, name)
+        if values is not None:
+            rows[name] = values
     return rows
 
 

@@ -21,7 +21,7 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 MIB = 1 << 20
 CHUNK = 512
-CAPTURE_BYTES = 64 * MIB  # what one pass may hold of gate inputs and logits
+CAPTURE_BYTES = 32 * MIB  # of gate inputs and logits of a pass; the writer holds as much again
 AUTO_SHARE = 0.8  # of the memory available once everything else is loaded
 
 
@@ -84,7 +84,7 @@ class Options:
     n_expert_used : int or None
     chunk : int or None
         Most tokens of a prompt evaluated in one pass; None takes 512, less where a pass would
-        hold more than 64 MiB of captured gate inputs and logits.
+        hold more than 32 MiB of captured gate inputs and logits.
     streaming : Streaming or None
         None keeps all experts resident.
     """
@@ -122,7 +122,7 @@ class Session:
     --------
     >>> with Session("model.gguf", Options(streaming=Streaming(cache_bytes=3000 << 20))) as session:
     ...     done = session.evaluate(session.model.tokenize("Once upon a time"), want_logits=True)
-    ...     done.seen.layers[0].experts
+    ...     done.seen.experts
     """
 
     def __init__(self, model: str | os.PathLike[str] | Model, options: Options | None = None):
@@ -146,7 +146,7 @@ class Session:
         self.position = 0
         self.chunk = self._largest_chunk()
         self._hook = Hook(self.options.capture)
-        self._context = self._make_context()
+        self._context = self.make_context(self._hook.callback)
         self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
         self.plan = self._learn()
         self._experts = {
@@ -221,8 +221,15 @@ class Session:
         if not 1 <= len(tokens) <= self.chunk:
             raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
         started = time.perf_counter()
+        self._hook.begin(len(tokens))
         self._decode(tokens, want_logits)
-        seen = self._hook.take()
+        seen = self._hook.end()
+        whole = [count == len(tokens) for _, count in seen.layers]
+        if len(whole) != len(self.plan.layers) or not all(whole[:-1]):
+            raise TracekitError(
+                f"llama.cpp evaluated the {len(tokens)} tokens at step {self.position} in parts, "
+                "which a trace cannot tell apart; give --chunk 1."
+            )
         wall_ms = 1e3 * (time.perf_counter() - started)
         first_step, self.position = self.position, self.position + len(tokens)
         totals = self.store.take_totals() if self.store is not None else None
@@ -245,14 +252,15 @@ class Session:
         batch.logits[len(tokens) - 1] = want_logits
         binding.log().forget()
         outcome = binding.load().llama_decode(self._context, batch)
+        self._hook.reraise()
         if outcome != 0:
-            self._hook.take()  # an error of the callback's own says more
             raise TracekitError(
                 f"llama.cpp cannot evaluate the tokens at step {self.position} "
                 f"({outcome}): {binding.log().complaint()}."
             )
 
-    def _make_context(self) -> ctypes.c_void_p:
+    def make_context(self, callback: "ctypes._CFunctionType") -> ctypes.c_void_p:
+        """Make a context of llama.cpp that calls `callback` for its graphs' nodes."""
         llama = binding.load()
         params = llama.llama_context_default_params()
         # Flash attention computes in f16 and rounds by batch shape; runs that are to be compared
@@ -266,7 +274,7 @@ class Session:
             n_threads=self.threads,
             n_threads_batch=self.threads,
             flash_attn_type=llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-            cb_eval=self._hook.callback,
+            cb_eval=callback,
             offload_kqv=False,
             op_offload=False,
         )
@@ -283,8 +291,6 @@ class Session:
         """Evaluate one token to see the graph, then forget it."""
         nodes = self._hook.collect_nodes()
         self._decode([self.model.first_token], want_logits=True)
-        self._hook.take()
-        self._hook.pause()
         try:
             plan = read_plan(nodes)
         except TracekitError as error:
@@ -307,7 +313,7 @@ class Session:
             require_budget(self.file, budget, self.options)
         self.store = ExpertStore(self._experts, memory, self._lanes, budget)
         self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))
-        self._hook.on_selection = lambda layer, ids: self.store.load(layer.layer, ids)
+        self._hook.on_selection = self.store.load
 
     def _read_dense(self, memory: list[FileMemory | None]) -> None:
         """Read every weight but the experts into the memory that replaced the mapping."""
@@ -326,10 +332,9 @@ class Session:
         if options.chunk is not None:
             chunk = options.chunk
         else:
-            capture = options.capture
-            width = capture.gate_inputs * file.n_embd + capture.logits * file.n_expert
-            row_bytes = 4 * max(1, width) * len(file.expert_tensors)
-            chunk = min(CHUNK, max(1, CAPTURE_BYTES // row_bytes))
+            row_bytes = max(1, options.capture.row_bytes(file.n_expert, file.n_embd))
+            token_bytes = row_bytes * len(file.expert_tensors)
+            chunk = min(CHUNK, max(1, CAPTURE_BYTES // token_bytes))
         if options.streaming is not None and options.streaming.cache_bytes is not None:
             fitting = _tokens_that_fit(file, options.streaming.cache_bytes, options)
             chunk = min(chunk, fitting)

@@ -90,7 +90,7 @@ BAD = {
     "a negative size": (["-p", "a", "--stream", "--cache-mib", "-1"], 2, "not '-1'"),
     "too small a cache": (["-p", "a", "--stream", "--cache-mib", "0"], 2, "is too small"),
     "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "give at least 1"),
-    "a type": (["-p", "a", "--gate-dtype", "f64"], 2, "f32 or f16, not 'f64'"),
+    "a type": (["-p", "a", "--gate-dtype", "f64"], 2, "f32 or f16"),
     "a prompt too long": (["-p", "a" * 9, "--ctx", "8"], 2, "9 tokens"),
     "a negative length": (["-p", "a", "-n", "-1"], 2, "-n -1 cannot be"),
     "a chat without template": (["-p", "a", "--chat"], 1, "no chat template"),

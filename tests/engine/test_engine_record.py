@@ -64,7 +64,8 @@ def test_what_is_left_out(model: Path, tmp_path: Path) -> None:
 
 def test_gate_inputs_in_half_precision(model: Path, tmp_path: Path) -> None:
     for dtype in ("f32", "f16"):
-        record(model, ["abc"], tmp_path / dtype, gate_dtype=dtype, generation=Generation(3))
+        options = Options(capture=Capture(gate_dtype=dtype))
+        record(model, ["abc"], tmp_path / dtype, options=options, generation=Generation(3))
     full, half = (
         Trace.open(tmp_path / dtype).routing(["gate_input"])["gate_input"]
         for dtype in ("f32", "f16")

@@ -124,8 +124,6 @@ def record(
     Without --stream all experts are in memory; with it they are read from the file as the
     router asks for them. Computes on the CPU, flash attention off.
     """
-    if gate_dtype not in ("f32", "f16"):
-        raise UsageError(f"--gate-dtype is f32 or f16, not {gate_dtype!r}.")
     from engine import Capture, Generation, Options, Sampling
     from engine import record as record_run
     from tracekit import datasets
@@ -136,7 +134,7 @@ def record(
         n_expert_used=n_expert_used,
         chunk=chunk,
         streaming=_streaming(stream, cache_mib, io_threads, direct_io),
-        capture=Capture(not no_logits, not no_gate_inputs, not no_gate_inputs),
+        capture=Capture(not no_logits, not no_gate_inputs, not no_gate_inputs, gate_dtype),
     )
     generation = Generation(
         n_decode=n_decode,
@@ -153,7 +151,6 @@ def record(
         output,
         options=options,
         generation=generation,
-        gate_dtype=gate_dtype,
         force=force,
         command=["tracekit", *sys.argv[1:]],
         on_progress=line.show,
