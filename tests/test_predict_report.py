@@ -15,6 +15,7 @@ from tracekit.predictors import PREDICTORS, predict
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.report import percent
 from tracekit.predictors.scoring.tally import Units
+from tracekit.trace import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +224,35 @@ def test_the_documented_example_runs(tmp_path, monkeypatch):
     assert record["hits"] == sum(same)
     assert record["unscored"] == 20
     assert len(lines) < 20
+
+
+def test_parameters_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "shifted.py").write_text(
+        "from dataclasses import dataclass\n"
+        "import numpy as np\n"
+        "from tracekit.predictors import Predictor\n"
+        "@dataclass(frozen=True)\n"
+        "class ShiftedParams:\n"
+        "    first: int = 0\n"
+        "class Shifted(Predictor):\n"
+        "    name, summary, Params = 'shifted', 'k ids from the first', ShiftedParams\n"
+        "    def scores(self, block, layer):\n"
+        "        ids = (np.arange(self.routers.n_expert) - self.params.first) % 16\n"
+        "        return np.tile(-ids.astype(np.float32), (len(block), 1))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = toy(turns=(20,))
+    for given, first in (({}, 0), ({"shifted.first": "12"}, 12)):
+        (record,) = predict(trace_of(run), ["shifted:Shifted"], params=given).records
+        assert record["hits"] == np.isin(run.experts, np.arange(first, first + 4)).sum()
+    for params, sentence in (
+        ({"shifted.last": 1}, "shifted has no parameter 'last'; it has: first."),
+        ({"ctrl.first": 1}, "A parameter is set for 'ctrl', which is not scored here."),
+        ({"shifted.first": "x"}, "shifted.first takes a whole number, not 'x'."),
+    ):
+        with pytest.raises(UsageError) as error:
+            predict(trace_of(run), ["shifted:Shifted"], params=params)
+        assert str(error.value) == sentence
 
 
 def test_every_predictor_is_described():

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tracekit.cli import options
 from tracekit.cli.console import Console
 from tracekit.cli.options import (
     ForceOption,
@@ -65,6 +66,12 @@ def predict(
             help="Learn on this trace; without it, on the turns that are not being scored.",
         ),
     ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param", metavar="NAME.FIELD=VALUE", help="A parameter of a predictor of your own."
+        ),
+    ] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -79,6 +86,7 @@ def predict(
     predictors = split("--predictor", predictor) if predictor else None
     horizons = whole_numbers("--horizon", horizon) if horizon else [1]
     more_named = whole_numbers("--named", named) if named else None
+    params = {key: ",".join(values) for key, values in options.params(param or []).items()}
     one_blas_thread()
     from tracekit.formats import open_any
     from tracekit.predictors import predict as run
@@ -93,6 +101,7 @@ def predict(
             horizons,
             more_named,
             train=open_any(train) if train else None,
+            params=params,
             seed=seed,
             jobs=jobs,
             progress=progress,

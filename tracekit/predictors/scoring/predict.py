@@ -1,10 +1,12 @@
 """`predict`: score predictors on a trace."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from tracekit.policies.load import make_params
 from tracekit.predictors.base import PREDICTORS, Predictor
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.result import PredictResult
@@ -107,6 +109,19 @@ def _chosen(
     return classes, left_out
 
 
+def _params(
+    classes: Sequence[type[Predictor]], params: Mapping[str, Any]
+) -> dict[type[Predictor], Any]:
+    """Return the parameters of each of `classes`, set from ``{"NAME.FIELD": value}``."""
+    fields: dict[str, dict[str, Any]] = {cls.name: {} for cls in classes}
+    for key, value in params.items():
+        name, _, field = key.rpartition(".")
+        if name not in fields:
+            raise UsageError(f"A parameter is set for {name!r}, which is not scored here.")
+        fields[name][field] = value
+    return {cls: make_params(cls.name, cls.Params, fields[cls.name]) for cls in classes}
+
+
 def _checked_named(named: Sequence[int] | None, top_k: int, n_expert: int) -> tuple[int, ...]:
     for m in named or ():
         if not 1 <= m <= n_expert:
@@ -123,6 +138,7 @@ def predict(
     named: Sequence[int] | None = None,
     per_layer: bool = True,
     train: Trace | None = None,
+    params: Mapping[str, Any] | None = None,
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -144,6 +160,8 @@ def predict(
     train : Trace, optional
         Learn on this trace. Without it, learned predictors are scored on each turn from the others;
         of a single turn the first half trains and is unscored.
+    params : mapping, optional
+        ``{"mine.window": 3}`` sets a field of the ``Params`` of the predictor called ``mine``.
     seed : int
         Of ``random-guess`` and the bootstrap.
     jobs : int, optional
@@ -158,7 +176,8 @@ def predict(
     Raises
     ------
     UsageError
-        An unknown predictor, a horizon past the model, more experts named than there are.
+        An unknown predictor or parameter, a horizon past the model, more experts named than there
+        are.
     TraceError
         A predictor that was asked for needs a column that the trace has not; a damaged column; a
         trace without decoded tokens; a `train` of another model.
@@ -169,6 +188,7 @@ def predict(
     turns = DecodedTurns.of(trace)
     check_horizons(horizons, routers.n_layers)
     classes, left_out = _chosen(trace, routers, names)
+    params_of = _params(classes, params or {})
     named = _checked_named(named, routers.top_k, routers.n_expert)
     units = Units.of(turns.turn, turns.tokens)
     if train is not None:
@@ -176,7 +196,7 @@ def predict(
 
     def entry(cls: type[Predictor], horizon: int | None) -> Entry:
         tally = Tally(routers.n_layers, routers.top_k, named, len(units))
-        return Entry(cls(routers, horizon or 1, seed), horizon, tally)
+        return Entry(cls(routers, horizon or 1, seed, params_of[cls]), horizon, tally)
 
     entries = [
         entry(cls, horizon)
@@ -199,6 +219,7 @@ def predict(
             "horizons": horizons,
             "named": list(named),
             "train": None if train is None else train.name,
+            "params": dict(params or {}),
             "seed": seed,
         },
     )
