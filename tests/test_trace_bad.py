@@ -316,6 +316,16 @@ BAD = {
         "{t}/steps.parquet, row 6: pass 4 has another turn, phase or steps here than in the "
         "routings; the files are of different recordings: copy the trace again.",
     ),
+    "negative time": (
+        lambda t: spoil(t, STEPS, "wall_ms", 4, -2.5),
+        "{t}/steps.parquet, row 4, column wall_ms: -2.5 is no amount; it is a finite number from "
+        "0 up, or null if unknown.",
+    ),
+    "negative count": (
+        lambda t: spoil(t, STEPS, "hits", 4, -2),
+        "{t}/steps.parquet, row 4, column hits: -2 is no amount; it is a finite number from 0 up, "
+        "or null if unknown.",
+    ),
     # ---- layers
     "layer twice": (
         lambda t: spoil(t, LAYERS, "layer", 2, 1),
@@ -376,6 +386,13 @@ def test_columns_too_large_to_check_on_open_are_checked_as_they_are_read(trace, 
         TraceError, match=r"row 5 \(turn 0, step 3, layer 2\), column logits: value 1 is nan"
     ):
         list(opened.iter_routing(["logits"]))
+
+
+def test_embeddings_are_checked_as_they_are_read(trace):
+    spoil(trace, STEPS, "embedding", 4, [0.0, float("nan"), 0.0, 0.0])
+    opened = Trace.open(trace)
+    with pytest.raises(TraceError, match=r"steps.parquet, row 4, column embedding: value 1 is nan"):
+        opened.steps(["embedding"])
 
 
 @pytest.mark.parametrize(

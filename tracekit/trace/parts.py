@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace import checks
+from tracekit.trace import checks, order
 from tracekit.trace.columns import NULLS, empty, from_numpy, to_numpy
 from tracekit.trace.encode import write_rows
 from tracekit.trace.facts import TraceFacts
@@ -109,8 +109,8 @@ class PartWriter:
         """Refuse what a reader of the finished trace would refuse."""
         rows = {name: to_numpy(routing[name]) for name in (*PLACE, "layer")}
         places = {name: to_numpy(steps[name]) for name in PLACE}
-        checks.check_routing(self._where(ROUTING_FILE), rows, self._facts)
-        checks.check_steps(self._where(STEPS_FILE), places, rows)
+        order.check_routing(self._where(ROUTING_FILE), rows, self._facts)
+        order.check_steps(self._where(STEPS_FILE), places, rows)
         first = int(places["pass"][0])
         if self._last_pass is not None and first != self._last_pass + 1:
             raise ValueError(f"pass {first} was written after pass {self._last_pass}")

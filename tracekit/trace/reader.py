@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace import checks, storage, typecheck
+from tracekit.trace import checks, order, storage, typecheck
 from tracekit.trace.columns import NULLS, to_numpy, valid_mask
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
@@ -305,7 +305,7 @@ class Trace:
         """
         self._require(columns, self._steps, "steps")
         table = self._steps.read(columns, start, stop)
-        return {c: to_numpy(table[c], NULLS.get(c, 0)) for c in columns}
+        return {c: self._checked(STEPS_FILE, table, c, start) for c in columns}
 
     @property
     def n_steps(self) -> int:
@@ -426,17 +426,17 @@ class Trace:
             elif not all(all_null(chunk) for chunk in table[column].chunks):
                 self._checked(ROUTING_FILE, table, column)
         self._unchecked = set(schema.names).difference(small)
-        checks.check_routing(self._where(ROUTING_FILE), self.routing(KEPT), self.facts)
+        order.check_routing(self._where(ROUTING_FILE), self.routing(KEPT), self.facts)
 
     def _check_rest(self) -> None:
         steps_file, layers_file = self._file(STEPS_FILE), self._file(LAYERS_FILE)
         typecheck.check_steps_types(steps_file, self._steps.schema, self.facts.model)
         typecheck.check_layers_types(layers_file, self._layers.schema)
         checks.check_layers(self._where(LAYERS_FILE), self.layer_columns, self.facts)
-        columns = ["turn", "pass", "phase", "step"]
-        table = self._steps.read(columns)
-        steps = {c: self._checked(STEPS_FILE, table, c) for c in columns}
-        checks.check_steps(self._where(STEPS_FILE), steps, self.routing(columns))
+        # Embeddings can be large: they are checked as they are read.
+        known = [c for c in self._steps.schema.names if c != "embedding"]
+        steps = self.steps(known)
+        order.check_steps(self._where(STEPS_FILE), steps, self.routing(KEPT))
 
     def _file(self, file: str) -> str:
         return str(self.path / file) if self.path else f"{self.name} ({file})"
