@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tracekit.cli import import_, info, plot, policies, predict, record, replay, sweep
+from tracekit.cli import import_, info, plot, policies, predict, record, replay, report, sweep
 from tracekit.cli.console import say_error
 from tracekit.trace.errors import TracekitError
 
@@ -99,6 +99,7 @@ app.command("replay")(replay.replay)
 app.command("predict")(predict.predict)
 app.command("sweep")(sweep.sweep)
 app.command("plot")(plot.plot)
+app.command("report")(report.report)
 app.command("import")(import_.import_)
 app.command("info")(info.info)
 app.command("policies")(policies.policies)

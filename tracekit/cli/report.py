@@ -1,0 +1,81 @@
+"""``tracekit report``: one page about a trace."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracekit.cli import options
+from tracekit.cli.console import Console
+from tracekit.cli.options import (
+    ForceOption,
+    JobsOption,
+    QuietOption,
+    SeedOption,
+    TraceArgument,
+    VerboseOption,
+)
+from tracekit.cli.output import check_free, written_whole
+from tracekit.cli.table import size
+from tracekit.trace.errors import UsageError
+
+
+def report(
+    trace: TraceArgument,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE.html", help="The page to write.", show_default=False
+        ),
+    ],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[,NAME…]", help="Cache policies to replay."),
+    ] = None,
+    predictor: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[,NAME…]", help="Predictors to score; all that can be."),
+    ] = None,
+    cache_mib: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
+    ] = None,
+    seed: SeedOption = 0,
+    jobs: JobsOption = None,
+    force: ForceOption = False,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """Write one self-contained page: figures, tables, plots, and a matrix to browse.
+
+    The page needs no network and no other file.
+    """
+    console = Console(quiet, verbose)
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder; name a file to write.")
+    check_free(output, force)
+    budgets = None
+    if cache_mib:
+        budgets = [round(mib * options.MIB) for mib in options.cache_mib(cache_mib)]
+    chosen = {"policies": options.split("--policy", policy)} if policy else {}
+
+    from tracekit.formats import open_any
+    from tracekit.report import build_report
+
+    opened = open_any(trace)
+    for warning in opened.warnings:
+        console.warn(warning)
+    with console.progress("Drawing the report") as update:
+        page = build_report(
+            opened,
+            predictors=options.split("--predictor", predictor) if predictor else None,
+            cache_bytes=budgets,
+            seed=seed,
+            jobs=jobs,
+            progress=update,
+            **chosen,
+        )
+    with written_whole(output) as work:
+        work.write_text(page, encoding="utf-8", errors="backslashreplace")
+    console.note(f"Wrote {output}: {size(output.stat().st_size)}, one file.")
+    console.note("Next: open it in a browser.")

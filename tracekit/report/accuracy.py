@@ -1,0 +1,95 @@
+"""The accuracy table of the report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracekit.predictors import PREDICTORS, predict
+from tracekit.predictors.scoring.predict import DEFAULT, check_usable, missing_column
+from tracekit.predictors.scoring.report import alarm, label
+from tracekit.predictors.scoring.routers import Routers
+from tracekit.report.words import NONE, listed, percent
+from tracekit.trace import Trace, TraceError
+
+_IN_WORDS = {
+    "embedding": "token embeddings",
+    "gate_input": "gate inputs",
+    "logits": "router logits",
+    "norm_weight": "norm weights",
+    "router_matrix": "router matrices",
+    "token": "token ids",
+}
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How well each predictor named the routing, and what is to be said about it.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Texts of the table, one dict a predictor; `share` is the fraction behind its bar.
+    sentences : list of str
+        What the figures say.
+    notes : list of str
+        What was left out and why, what a fit cost.
+    alarm : list of str
+        What must be read before any figure.
+    records : list of dict
+        The figures themselves.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    alarm: list[str] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int | None) -> Accuracy:
+    """Score `predictors` on `trace`; None: all that its columns allow."""
+    names, left_out = _usable(trace) if predictors is None else (predictors, [])
+    try:
+        result = predict(trace, names, seed=seed, jobs=jobs)
+    except TraceError as error:
+        if predictors is not None:
+            raise
+        return Accuracy(notes=[str(error)])
+    first = alarm(result.records)
+    return Accuracy(
+        rows=[_row(record) for record in result.records],
+        sentences=[sentence for sentence in result.sentences() if sentence not in first],
+        notes=[*left_out, *(note for note in result.notes if note not in trace.warnings)],
+        alarm=first,
+        records=result.records,
+    )
+
+
+def _usable(trace: Trace) -> tuple[list[str], list[str]]:
+    """Return the predictors that can run on `trace`, and one sentence about those that cannot."""
+    routers = Routers(trace)
+    usable, lacking = [], {}
+    for name in DEFAULT:
+        cls = PREDICTORS.find(name)
+        if check_usable(trace, routers, cls) is None:
+            usable.append(name)
+        else:
+            column = missing_column(trace, routers, cls)
+            what = _IN_WORDS.get(column, column)
+            why = f"the trace has no {what}" if column else "the model has only one MoE layer"
+            lacking.setdefault(why, []).append(name)
+    reasons = [f"{listed(names)}, as {why}" for why, names in lacking.items()]
+    return usable, [f"Not scored: {'; '.join(reasons)}."] if reasons else []
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    interval = record["ci95"]
+    return {
+        "name": label(record),
+        "share": record["slot_accuracy"],
+        "slot_accuracy": percent(record["slot_accuracy"]),
+        "interval": f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}" if interval else NONE,
+        "exact_rate": percent(record["exact_rate"]),
+        "routings": f"{record['routings']:,}",
+        "unscored": f"{record['unscored']:,}",
+    }

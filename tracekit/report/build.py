@@ -1,0 +1,99 @@
+"""From a trace to the text of its report."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import tracekit
+from tracekit.plots.kinds import Choices
+from tracekit.report import accuracy, caching, headline, matrix, overview
+from tracekit.report.pictures import draw
+from tracekit.report.render import render
+from tracekit.trace import Trace, TraceError
+
+T = TypeVar("T")
+
+PICTURES = {
+    "predictability": ("predictability", "horizon", "recall"),
+    "cache": ("curves", "read-bytes", "reuse", "working-set"),
+    "routing": ("popularity", "popularity-sorted", "overlap", "concentration", "reuse-tokens"),
+}
+
+
+def build_report(
+    trace: Trace,
+    *,
+    policies: Sequence[str] = caching.DEFAULT_POLICIES,
+    predictors: Sequence[str] | None = None,
+    cache_bytes: Sequence[int] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> str:
+    """Return one self-contained HTML page about `trace`.
+
+    The page loads nothing and sends nothing. What the trace cannot tell (it has no gate inputs, no
+    expert sizes, no decoded token) is left out, and the page says in one sentence why.
+
+    Parameters
+    ----------
+    trace : Trace
+    policies : sequence of str
+        Cache policies to replay.
+    predictors : sequence of str, optional
+        Predictors to score; all that the trace's columns allow by default.
+    cache_bytes : sequence of int, optional
+        Budgets. By default the recorded one, and 5, 10, 25 and 50 % of all experts.
+    seed : int
+    jobs : int, optional
+        Threads; all cores by default.
+    progress : callable, optional
+        Called with (done, total) as parts get done.
+
+    Raises
+    ------
+    UsageError
+        An unknown policy or predictor, a budget that is none.
+    TraceError
+        A predictor that was named needs a column that the trace has not.
+    """
+    steps = itertools.count(1)
+    total = sum(map(len, PICTURES.values())) + 3
+
+    def step(result: T) -> T:
+        done = next(steps)
+        if progress is not None:
+            progress(done, total)
+        return result
+
+    cache = step(caching.study(trace, policies, cache_bytes, seed, jobs))
+    scored = step(accuracy.score(trace, predictors, seed, jobs))
+    browser = step(_browser(trace, cache))
+    choices = Choices(seed=seed, jobs=jobs)
+    pictures = {
+        section: [step(draw(kind, trace, choices)) for kind in kinds]
+        for section, kinds in PICTURES.items()
+    }
+    return render(
+        title=trace.facts.model.name,
+        lead=overview.lead(trace),
+        warnings=[*trace.warnings, *scored.alarm],
+        figures=headline.figures(trace, scored.records, cache),
+        headline=headline.sentences(trace, scored.records, cache),
+        facts=overview.facts(trace),
+        accuracy=scored,
+        cache=cache,
+        matrix=browser,
+        pictures=pictures,
+        colophon=f"Made by tracekit {tracekit.__version__} from {trace.name}, seed {seed}.",
+    )
+
+
+def _browser(trace: Trace, cache: caching.Cache) -> matrix.Browser:
+    try:
+        views, note = caching.views(trace, cache)
+        if not views:
+            return matrix.Browser(lacks=cache.lacks)
+        return matrix.pack(trace, views, note)
+    except TraceError as error:
+        return matrix.Browser(lacks=str(error))

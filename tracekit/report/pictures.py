@@ -1,0 +1,95 @@
+"""The plots of the report: each drawn for a narrow column, as SVG or PNG, whichever is smaller."""
+
+import base64
+import io
+from dataclasses import dataclass
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tracekit.plots.kinds import KINDS, Choices
+from tracekit.trace import Trace, TracekitError
+
+SIZE = (5.2, 3.6)  # inches: the width of the column it stands in, so that its text stays readable
+PNG_DPI = 144
+LEGEND_CHARACTERS = 84  # in one line of the legend
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot, or the sentence that says why there is none.
+
+    Attributes
+    ----------
+    title, summary : str
+    source : str or None
+        The ``data:`` address of the image.
+    width, height : int
+        In CSS pixels.
+    lacks : str or None
+        Why this trace has no such picture.
+    """
+
+    title: str
+    summary: str
+    source: str | None = None
+    width: int = 0
+    height: int = 0
+    lacks: str | None = None
+
+    @property
+    def alt(self) -> str:
+        """What the picture shows, for those who do not see it."""
+        return f"Plot: {self.summary}."
+
+
+def draw(kind: str, trace: Trace, choices: Choices) -> Picture:
+    """Draw one of the kinds of ``tracekit plot``."""
+    found = KINDS[kind]
+    summary = found.summary[0].upper() + found.summary[1:]
+    try:
+        data = found.compute(trace, choices)
+    except TracekitError as error:
+        return Picture(summary, summary, lacks=str(error))
+    figure = Figure(figsize=SIZE, layout="constrained")
+    axes = found.draw(data, ax=figure.subplots())
+    title = axes.get_title(loc="left")
+    axes.set_title("", loc="left")  # the page sets it as a caption
+    _lay_legend(figure, axes)
+    source, width, height = _encoded(figure)
+    return Picture(title, summary, source, width, height)
+
+
+def _lay_legend(figure: Figure, axes: Axes) -> None:
+    """Lay the legend out anew, in as many columns as the narrow figure has room for."""
+    legend = axes.get_legend()
+    if legend is None:
+        return
+    labels = [text.get_text() for text in legend.get_texts()]
+    legend.remove()
+    columns = LEGEND_CHARACTERS // (max(map(len, labels)) + 8)  # 8: the line before a label
+    figure.legend(
+        legend.legend_handles,
+        labels,
+        loc="outside lower center",
+        ncols=min(max(columns, 1), len(labels)),
+        frameon=False,
+        fontsize="small",
+    )
+
+
+def _encoded(figure: Figure) -> tuple[str, int, int]:
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    # The salt makes the same figure the same text.
+    with mpl.rc_context({"svg.hashsalt": "tracekit"}):
+        svg = _saved(figure, "svg", metadata={"Date": None})
+    png = _saved(figure, "png", dpi=PNG_DPI)
+    kind, data = ("svg+xml", svg) if len(svg) <= len(png) else ("png", png)
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}", width, height
+
+
+def _saved(figure: Figure, form: str, **options) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=form, transparent=True, **options)
+    return buffer.getvalue()

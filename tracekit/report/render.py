@@ -1,0 +1,50 @@
+"""The page: a template, its styles and scripts, and the policy that keeps the page to itself."""
+
+import base64
+import hashlib
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+SCRIPTS = ("blobs.js", "cells.js", "board.js", "strip.js", "panel.js", "start.js")
+
+
+def _part(name: str) -> str:
+    return (files("tracekit.report") / "page" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def render(**content: Any) -> str:
+    """Return the page with `content` in it.
+
+    Everything that comes from a trace is escaped by the template. Should something slip through
+    after all, the page's policy runs no script and no style but the page's own, and lets nothing
+    be loaded or sent.
+    """
+    environment = Environment(
+        loader=FunctionLoader(_part),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    css = _part("page.css")
+    scripts = [_part(name) for name in SCRIPTS]
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            "img-src data:",
+            f"style-src {_hash(css)}",
+            f"script-src {' '.join(map(_hash, scripts))}",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    return environment.get_template("page.html").render(
+        css=css, scripts=scripts, content_policy=policy, **content
+    )

@@ -1,0 +1,34 @@
+"""How the report writes figures: percent and MiB with their unit, ``-`` for what is not known."""
+
+from tracekit.predictors.scoring import report
+
+MIB = 2**20
+NONE = "-"
+
+
+def known(value: float | None) -> bool:
+    """Say whether `value` is neither None nor NaN."""
+    return value is not None and value == value
+
+
+def percent(rate: float | None) -> str:
+    """Write a fraction as percent; only a whole is written 100.0 %."""
+    return f"{report.percent(rate)} %" if known(rate) else NONE
+
+
+def mib(size: float | None) -> str:
+    """Write bytes in MiB: whole ones from 100 on, three digits below."""
+    if not known(size):
+        return NONE
+    value = size / MIB
+    return f"{value:,.0f} MiB" if value >= 100 else f"{value:.3g} MiB"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Write ``1 token``, ``1,000 tokens``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: list[str]) -> str:
+    """Write ``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([*([", ".join(names[:-1])] if names[:-1] else []), *names[-1:]])
