@@ -135,7 +135,9 @@ def _belady(
         n_hits = np.int64(0)
         missing = np.int64(0)
         if not among[batch_layer[b]]:
-            stop = start
+            hits[b] = 0
+            resident[b] = used
+            continue
         for p in range(start, stop):
             is_hit = (bits[p >> 6] >> np.uint64(63 - (p & 63))) & one
             n_hits += np.int64(is_hit)
