@@ -54,9 +54,9 @@ def build_batches(trace: Trace, weights: bool = False) -> Batches:
     key_weights = np.empty(most_lookups if weights else 0, np.float32)
     batch_start = np.zeros(len(row_start), np.int64)
     _fill(
-        experts,
-        routing.get("dropped", np.empty((0, width), np.uint8)),
-        routing["weights"] if weights else np.empty((0, width), np.float32),
+        _read_only(experts),
+        _read_only(routing.get("dropped", np.empty((0, width), np.uint8))),
+        _read_only(routing["weights"] if weights else np.empty((0, width), np.float32)),
         row_start,
         batch_layer,
         phase == DECODE,
@@ -82,6 +82,13 @@ def build_batches(trace: Trace, weights: bool = False) -> Batches:
         top_k=trace.top_k,
         weights=key_weights[:n_lookups] if weights else None,
     )
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    """Return a view as of a memory-mapped column, so that the kernel is compiled for one type."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 # Each batch is read twice. Forwards, an expert seen for the first time in it gets the next rank.
