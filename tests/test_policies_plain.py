@@ -77,6 +77,8 @@ def test_a_class_of_ones_own_is_replayed_by_module_and_class(monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
+        (":Ring", "cannot be loaded"),
+        (".ring_policy:Ring", "cannot be loaded"),
         ("no_such_module:Policy", "cannot be loaded: No module named 'no_such_module'"),
         ("ring_policy:Nothing", "ring_policy must hold a class 'Nothing' derived from"),
         ("doctest:DocTest", "is not a policy"),

@@ -60,7 +60,7 @@ class Registry(Generic[T]):
         module_name, _, class_name = spec.partition(":")
         try:
             module = importlib.import_module(module_name)
-        except ImportError as error:
+        except (ImportError, TypeError, ValueError) as error:  # the latter: no name of a module
             raise UsageError(
                 f"The {self.kind} {spec!r} cannot be loaded: {error}; "
                 "the module must be importable from the current directory."
