@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from reference import lru
 
 import tracekit
-from tracekit.policies import LRU, PlainPolicy
+from tracekit.policies import LRU, POLICIES, PlainPolicy
 from tracekit.replay import build_batches, replay
 from tracekit.replay.threads import on_threads
 from tracekit.trace import UsageError
@@ -96,6 +96,17 @@ def test_a_rate_without_lookups_is_null():
     assert record["hit_rate_decode"] is None
     assert record["peak_resident_bytes_decode"] is None
     assert record["over_budget_decode"] is None
+
+
+def test_a_trace_without_a_routing_has_no_rates():
+    trace = Run(sizes={1: 10, 3: 20}, n_expert=4, top_k=2, passes=()).trace()
+    names = [cls.name for cls in POLICIES if not cls.needs_predictor]
+    result = replay(trace, names, cache_bytes=[0, 15], per_layer=True)
+    for record in result.records:
+        assert (record["lookups"], record["hits"], record["read_bytes"]) == (0, 0, 0)
+        assert record["hit_rate_cumulative"] is None
+        assert record["gap_to_bound"] is None
+    assert len(result.layers) == 4 * len(names)
 
 
 def test_budgets_in_three_units_each_once_in_the_order_given():
@@ -238,13 +249,13 @@ def test_the_json_is_plain_and_complete():
 def test_notes_name_the_token_cycle_and_the_cliff():
     cycle, cliff, over = replay(TRACE, ["lru", "layer-lru"], cache_mib=[0, 2, 8]).notes
     assert cycle == (
-        "One token cycle, the bytes a token touches over all layers, is 6.0 MiB; "
+        "One token cycle, the bytes a token touches over all layers, is 6 MiB; "
         "under it: 0 and 2 MiB."
     )
     assert cliff.startswith("At 0 and 2 MiB global LRU never hits while decoding (0.0 %)")
     assert over.startswith("layer-lru held more than its budget while decoding at 0 and 2 MiB")
     (note,) = replay(TRACE, "lru", cache_mib=8).notes
-    assert note.endswith("is 6.0 MiB; no budget is under it.")
+    assert note.endswith("is 6 MiB; no budget is under it.")
 
 
 def test_validation_counts_the_decode_lookups_that_differ():

@@ -7,10 +7,9 @@ import numpy as np
 from tracekit.policies.base import Batches, Cell, Policy
 
 
-def one_layer(batches: Batches, which: np.ndarray) -> Batches:
-    """Return the batches `which`, all of one layer, as a run of a model with that layer alone."""
+def one_layer(batches: Batches, layer: int, which: np.ndarray) -> Batches:
+    """Return the batches `which`, those of `layer`, as a run of a model with that layer alone."""
     alone = batches.only(which)
-    layer = int(batches.layer[which[0]])
     return replace(
         alone,
         keys=alone.keys - np.int32(layer * batches.n_expert),
@@ -35,7 +34,7 @@ def simulate_in_shares(
     hit = np.zeros((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
     for layer in range(n_layers):
         which = np.flatnonzero(batches.layer == layer)
-        alone = one_layer(batches, which)
+        alone = one_layer(batches, layer, which)
         for c, cell in enumerate(policy.simulate(alone, budgets // n_layers, per_lookup)):
             hits[c, which] = cell.hits
             resident[c, which] = np.diff(cell.resident_bytes, prepend=0)

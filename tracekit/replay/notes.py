@@ -11,7 +11,8 @@ from tracekit.replay.records import Outcome
 def notes(batches: Batches, results: Sequence[Outcome]) -> list[str]:
     """Return the sentences that a reader of `results` needs."""
     records = [result.record for result in results]
-    cycle = f"{batches.token_cycle_bytes / MIB:.1f} MiB"
+    cycle = batches.token_cycle_bytes / MIB
+    cycle = f"{cycle:.1f} MiB" if cycle >= 10 else f"{cycle:.3g} MiB"
     under = [r for r in records if r["under_token_cycle"]]
     sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle}"
     if not under:
