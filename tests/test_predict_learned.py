@@ -216,6 +216,13 @@ def test_a_fit_with_few_rows_is_plain_stale_gate_and_says_so():
     assert "plain stale-gate where only 29 rows" in " ".join(result.notes)
 
 
+def test_a_fit_that_cannot_be_judged_is_not_made():
+    # Without turn 1, turns 0 and 2 are the halves, and turn 2 is no judge of anything.
+    result = predict(trace_of(drifting(turns=(300, 300, 1))), ["stale-gate-fit", "combined"])
+    assert sum("only 301 rows were left" in note for note in result.notes) == 1
+    assert sum("only 299 rows were left" in note for note in result.notes) == 1
+
+
 def test_what_a_fit_costs_is_reported():
     result = predict(trace_of(drifting()), ["stale-gate-fit", "token-table", "static-hot"])
     fit, table, hot = result.records
