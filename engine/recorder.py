@@ -252,6 +252,8 @@ class _Run:
         place = Place(turn, self._passes, phase)
         pieces = [self.session.model.piece(token) for token in tokens]
         self.writer.write_pass(routing_rows(done, place), step_rows(done, place, pieces))
+        if phase == PREFILL:
+            self.writer.flush()  # a chunk is large: the next waits until it has left the memory
         self._passes += 1
         self._report(done, phase)
 

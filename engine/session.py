@@ -128,7 +128,7 @@ class Session:
     def __init__(self, model: str | os.PathLike[str] | Model, options: Options | None = None):
         self.options = options or Options()
         self._context: ctypes.c_void_p | None = None
-        self._lanes: Lanes | None = None
+        self.lanes: Lanes | None = None
         self.store: ExpertStore | None = None
         if isinstance(model, Model):
             self.model = model
@@ -170,9 +170,9 @@ class Session:
             llama.llama_batch_free(self._batch)
             llama.llama_free(self._context)
             self._context = None
-        if self._lanes is not None:
-            self._lanes.close()
-            self._lanes = None
+        if self.lanes is not None:
+            self.lanes.close()
+            self.lanes = None
         self.model.close()
 
     @property
@@ -303,15 +303,15 @@ class Session:
     def _stream(self, streaming: Streaming) -> None:
         stacked = [tensor for group in self._experts.values() for tensor in group]
         memory = replace_mappings(self.file, self.plan.weights, stacked)
-        self._lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
+        self.lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
         self._read_dense(memory)
-        self._lanes.forget_cached()
+        self.lanes.forget_cached()
         budget = streaming.cache_bytes
         if budget is None:
             budget = min(int(available_memory() * AUTO_SHARE), bank_bytes(self.file))
             budget -= budget % MIB if budget > MIB else 0
             require_budget(self.file, budget, self.options)
-        self.store = ExpertStore(self._experts, memory, self._lanes, budget)
+        self.store = ExpertStore(self._experts, memory, self.lanes, budget)
         self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))
         self._hook.on_selection = self.store.load
 
@@ -325,7 +325,7 @@ class Session:
         ]
         for file, start, stop in dense:
             memory[file].occupy(start, stop)
-        self._lanes.read(dense)
+        self.lanes.read(dense)
 
     def _largest_chunk(self) -> int:
         options, file = self.options, self.file
