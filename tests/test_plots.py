@@ -17,6 +17,9 @@ from tracekit.plots.kinds import KINDS, Choices, find_kind
 from tracekit.trace import TraceError, UsageError, synthesize
 
 
+NEEDY = ("horizon", "gains", "overlap")  # which cannot do with one token of one layer
+
+
 @pytest.fixture(scope="module")
 def small():
     return synthesize(4, 16, 2, 40, 2, 6, logits=True, gate_inputs=True)
@@ -140,6 +143,15 @@ def test_curves_tell_variants_of_a_policy_apart():
     assert {"lru", "random seed=1", "random seed=2"} <= labels
 
 
+def test_gains_are_drawn_in_points_around_none(small):
+    frame = analysis.hit_rate_gains(small, ["retention", "prefetch"])
+    ax = plots.plot_gains(frame)
+    prefetch = next(one for one in ax.containers if one.get_label() == "prefetch")
+    expected = 100 * frame.query("policy == 'prefetch'")["gain"]
+    np.testing.assert_allclose(prefetch.lines[0].get_ydata(), expected)
+    assert ax.lines[0].get_ydata() == [0, 0]
+
+
 def test_a_timeline_mixes_the_colours_of_its_lookups(small):
     frame = analysis.residency_timeline(small, "lru")
     frame[["hits", "misses", "prefetched"]] = 0
@@ -165,6 +177,7 @@ def test_a_long_timeline_shares_columns():
     ("name", "lacks"),
     [
         ("horizon", "needs the column 'gate_input'"),
+        ("gains", "needs the column 'gate_input'"),
         ("overlap", "has no two routings to compare"),
     ],
 )
@@ -173,7 +186,7 @@ def test_what_a_poor_trace_lacks(name, lacks):
         KINDS[name].compute(synthesize(1, 4, 1, n_tokens=1), Choices())
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("horizon", "overlap")])
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in NEEDY])
 def test_one_token_of_one_layer_can_be_drawn(name):
     kind = KINDS[name]
     kind.draw(

@@ -12,6 +12,7 @@ state knows about; in a notebook, end the cell with ``ax.figure``.
 from tracekit.plots.accuracy import plot_horizon, plot_predictability, plot_recall
 from tracekit.plots.concentration import plot_concentration
 from tracekit.plots.curves import plot_curves
+from tracekit.plots.gains import plot_gains
 from tracekit.plots.overlap import plot_overlap
 from tracekit.plots.popularity import plot_popularity
 from tracekit.plots.read_bytes import plot_read_bytes
@@ -22,6 +23,7 @@ from tracekit.plots.working_set import plot_working_set
 __all__ = [
     "plot_concentration",
     "plot_curves",
+    "plot_gains",
     "plot_horizon",
     "plot_overlap",
     "plot_popularity",

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from tracekit.plots.style import (
     GREY,
     axes_or_new,
+    error_bars,
     finish,
     layer_range,
     legend_below,
@@ -91,12 +92,8 @@ def plot_horizon(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
             # Variants of one predictor lie close together: side by side they can be told apart.
             rows["horizon"] + _DODGE * (place - (len(looks) - 1) / 2),
             accuracy,
-            yerr=[
-                (accuracy - rows["ci95_low"]).clip(lower=0),
-                (rows["ci95_high"] - accuracy).clip(lower=0),
-            ],
             label=name,
-            **{"capsize": 2, "elinewidth": 1, **look, **style},
+            **{**error_bars(accuracy, rows["ci95_low"], rows["ci95_high"]), **look, **style},
         )
     return _finish(
         ax,

@@ -7,13 +7,11 @@ from matplotlib.axes import Axes
 
 from tracekit.plots.style import (
     BLACK,
-    GREY,
     MIB,
-    PALE,
     axes_or_new,
     finish,
-    in_mib,
     legend_below,
+    mark_token_cycle,
     percent_axis,
     series_styles,
     thin_markers,
@@ -46,8 +44,6 @@ def plot_curves(
     """
     ax = axes_or_new(ax, (7.6, 4.8))
     rate = f"hit_rate_{phase}"
-    cycle = data["token_cycle_bytes"].iloc[0]
-    ax.axvspan(0, cycle / MIB, color=PALE, alpha=0.5, linewidth=0, zorder=0)
     names = _names(data)
     for name, look in series_styles(list(names.unique())).items():
         rows = data[names == name].sort_values("cache_bytes")
@@ -66,9 +62,7 @@ def plot_curves(
         linewidth=1,
         label=f"all but first uses ({100 * ceiling:.1f} %)",
     )
-    ax.axvline(
-        cycle / MIB, color=GREY, linewidth=1, label=f"one token cycle ({in_mib(cycle)})", zorder=1
-    )
+    mark_token_cycle(ax, data["token_cycle_bytes"].iloc[0])
     ax.set_ylim(-0.01, 1.02)
     ax.set_xlim(0, data["cache_bytes"].max() / MIB)
     percent_axis(ax)

@@ -129,6 +129,14 @@ KINDS = {
             plots.plot_curves,
         ),
         Kind(
+            "gains",
+            "points of hit rate that a policy gains over LRU, by cache budget",
+            lambda trace, c: analysis.hit_rate_gains(
+                trace, **c.given(policies="policies"), seed=c.seed
+            ),
+            plots.plot_gains,
+        ),
+        Kind(
             "read-bytes",
             "bytes that each decoded token reads, as it ran",
             lambda trace, c: analysis.read_bytes_by_token(

@@ -8,6 +8,7 @@ stays readable. Nothing here touches matplotlib's global state.
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -113,6 +114,22 @@ def legend_below(ax: Axes, handles: list[Any] | None = None) -> None:
         frameon=False,
         fontsize="small",
     )
+
+
+def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
+    """Return the arguments that make ``Axes.errorbar`` draw an interval around `value`.
+
+    A bootstrap's interval need not contain the value itself; matplotlib wants lengths.
+    """
+    lengths = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
+    return {"yerr": lengths, "capsize": 2, "elinewidth": 1}
+
+
+def mark_token_cycle(ax: Axes, cycle_bytes: int) -> None:
+    """Mark one token cycle on an x-axis of MiB, and grey what lies under it."""
+    ax.axvspan(0, cycle_bytes / MIB, color=PALE, alpha=0.5, linewidth=0, zorder=0)
+    label = f"one token cycle ({in_mib(cycle_bytes)})"
+    ax.axvline(cycle_bytes / MIB, color=GREY, linewidth=1, label=label, zorder=1)
 
 
 def percent_axis(ax: Axes, axis: str = "y") -> None:
