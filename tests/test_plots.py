@@ -16,7 +16,6 @@ from tracekit.plots import timeline
 from tracekit.plots.kinds import KINDS, Choices, find_kind
 from tracekit.trace import TraceError, UsageError, synthesize
 
-
 NEEDY = ("horizon", "gains", "overlap")  # which cannot do with one token of one layer
 
 
@@ -148,8 +147,8 @@ def test_gains_are_drawn_in_points_around_none(small):
     ax = plots.plot_gains(frame)
     prefetch = next(one for one in ax.containers if one.get_label() == "prefetch")
     expected = 100 * frame.query("policy == 'prefetch'")["gain"]
-    np.testing.assert_allclose(prefetch.lines[0].get_ydata(), expected)
-    assert ax.lines[0].get_ydata() == [0, 0]
+    np.testing.assert_allclose(prefetch.lines[0].get_ydata().astype(float), expected)
+    assert list(ax.lines[0].get_ydata()) == [0, 0]
 
 
 def test_a_timeline_mixes_the_colours_of_its_lookups(small):
