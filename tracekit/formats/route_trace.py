@@ -18,7 +18,7 @@ from pyarrow import csv
 from tracekit.formats.base import Format, read_bytes, register
 from tracekit.formats.preamble import MAGIC, Preamble, parse_preamble
 from tracekit.trace import Trace, TraceError
-from tracekit.trace.columns import from_numpy, to_numpy
+from tracekit.trace.columns import from_numpy, numpy_type, to_numpy
 from tracekit.trace.schema import DECODE, routing_schema
 
 PLACE = ("turn", "phase", "step", "layer")
@@ -111,7 +111,7 @@ class _Rows:
         body = memoryview(self._data)[self._start : self._end]
         types = {name: TYPES[name] for name in self.columns if name in TYPES}
         if LINE.search(body) is None:
-            return {name: np.empty(0, t.to_pandas_dtype()) for name, t in types.items()}
+            return {name: np.empty(0, numpy_type(t)) for name, t in types.items()}
         try:
             table = csv.read_csv(
                 pa.BufferReader(pa.py_buffer(body)),
@@ -164,7 +164,7 @@ class _Rows:
                 if value.strip().decode("utf-8", "replace") in UNKNOWN or NUMBER.fullmatch(value):
                     continue
                 return f", column {name}: {shown!r} is neither a number nor nan"
-            largest = np.iinfo(arrow_type.to_pandas_dtype()).max
+            largest = np.iinfo(numpy_type(arrow_type)).max
             if not WHOLE.fullmatch(value) or int(value) > largest:
                 return f", column {name}: {shown!r} is no whole number from 0 to {largest}"
         return None

@@ -1,7 +1,8 @@
 """Arrow columns to numpy arrays and back, through their buffers.
 
 ``to_numpy()`` and ``pa.array(...)`` import pandas wherever it is installed, which takes longer than
-reading most traces; the buffers hold the same bytes.
+reading most traces, and ``to_pandas_dtype()`` fails without it in older versions of pyarrow; the
+buffers hold the same bytes.
 """
 
 from collections.abc import Sequence, Sized
@@ -30,11 +31,23 @@ NULLS: dict[str, Any] = {
 }
 
 
+# The types of all columns that a trace can have.
+_NUMPY_TYPES = {
+    pa.uint8(): np.dtype(np.uint8),
+    pa.uint16(): np.dtype(np.uint16),
+    pa.int16(): np.dtype(np.int16),
+    pa.int32(): np.dtype(np.int32),
+    pa.int64(): np.dtype(np.int64),
+    pa.float16(): np.dtype(np.float16),
+    pa.float32(): np.dtype(np.float32),
+    pa.float64(): np.dtype(np.float64),
+}
+
+
 def numpy_type(arrow_type: pa.DataType) -> np.dtype:
-    """Return the numpy type of the values of a primitive or fixed-size list column."""
-    if pa.types.is_fixed_size_list(arrow_type):
-        arrow_type = arrow_type.value_type
-    return np.dtype(arrow_type.to_pandas_dtype())
+    """Return the numpy type of the values of a primitive or list column of a trace."""
+    is_list = pa.types.is_fixed_size_list(arrow_type) or pa.types.is_list(arrow_type)
+    return _NUMPY_TYPES[arrow_type.value_type if is_list else arrow_type]
 
 
 def valid_mask(array: pa.Array) -> np.ndarray:
@@ -67,6 +80,35 @@ def elements(array: pa.Array) -> pa.Array:
     """
     width = array.type.list_size
     return array.values.slice(array.offset * width, len(array) * width)
+
+
+def valid_rows(column: pa.ChunkedArray) -> np.ndarray | None:
+    """Return which rows are not null, bool [n], or None if all are; a list of nulls is null."""
+    masks = []
+    for chunk in column.chunks:
+        mask = valid_mask(chunk)
+        if pa.types.is_fixed_size_list(chunk.type) and elements(chunk).null_count:
+            inner = valid_mask(elements(chunk)).reshape(len(chunk), -1)
+            mask &= inner.any(axis=1)
+        masks.append(mask)
+    valid = np.concatenate(masks) if masks else np.ones(0, dtype=bool)
+    return None if valid.all() else valid
+
+
+def spread_nulls(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of fixed-size lists with null elements where it had null lists.
+
+    Before version 22, pyarrow can neither write nor read null lists of a fixed size in Parquet.
+    """
+    if column.null_count == 0 or not pa.types.is_fixed_size_list(column.type):
+        return column
+    chunks = []
+    for chunk in column.chunks:
+        values = _primitive(elements(chunk), 0).reshape(len(chunk), column.type.list_size)
+        inner = valid_mask(elements(chunk)).reshape(values.shape)
+        valid = inner & valid_mask(chunk)[:, None]
+        chunks.append(from_numpy(values, column.type, len(chunk), valid))
+    return pa.chunked_array(chunks, column.type)
 
 
 def _chunk_to_numpy(array: pa.Array, null: Any) -> np.ndarray:
@@ -148,13 +190,17 @@ def from_numpy(
     arrow_type : pa.DataType
     n_rows : int
     valid : bool array of the shape of `values`, or [n_rows], optional
-        False: null. Of a fixed-size list either its elements or, given [n_rows], the whole list.
+        False: null. A null fixed-size list is a list of null elements, see `spread_nulls`.
 
     Raises
     ------
     ValueError
         The shape of `values` is not what `arrow_type` and `n_rows` ask for.
     """
+    is_list = pa.types.is_fixed_size_list(arrow_type)
+    if values is None and is_list:
+        flat = pa.nulls(n_rows * arrow_type.list_size, arrow_type.value_type)
+        return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])
     if values is None:
         return pa.nulls(n_rows, arrow_type)
     if len(values) != n_rows:
@@ -166,23 +212,21 @@ def from_numpy(
         buffers = [_validity(present), _offsets(given), data]
         return pa.Array.from_buffers(arrow_type, n_rows, buffers)
     if pa.types.is_list(arrow_type):
-        dtype = np.dtype(arrow_type.value_type.to_pandas_dtype())
+        dtype = numpy_type(arrow_type)
         given = [np.empty(0, dtype) if v is None else np.ravel(v).astype(dtype) for v in values]
         present = np.array([value is not None for value in values], dtype=bool)
         joined = np.concatenate(given) if given else np.empty(0, dtype)
         child = from_numpy(joined, arrow_type.value_type, len(joined))
         buffers = [_validity(present), _offsets(given)]
         return pa.Array.from_buffers(arrow_type, n_rows, buffers, children=[child])
-    is_list = pa.types.is_fixed_size_list(arrow_type)
     shape = (n_rows, arrow_type.list_size) if is_list else (n_rows,)
     array = np.ascontiguousarray(values, dtype=numpy_type(arrow_type))
     if array.shape != shape:
         raise ValueError(f"shape {array.shape} given where {shape} is needed")
     data = pa.py_buffer(array.reshape(-1))
-    bits = _validity(valid)
     if not is_list:
-        return pa.Array.from_buffers(arrow_type, n_rows, [bits, data])
-    of_rows = valid is not None and valid.ndim == 1
-    child = [None if of_rows else bits, data]
-    flat = pa.Array.from_buffers(arrow_type.value_type, array.size, child)
-    return pa.Array.from_buffers(arrow_type, n_rows, [bits if of_rows else None], children=[flat])
+        return pa.Array.from_buffers(arrow_type, n_rows, [_validity(valid), data])
+    if valid is not None and valid.ndim == 1:
+        valid = np.repeat(valid, arrow_type.list_size)
+    flat = pa.Array.from_buffers(arrow_type.value_type, array.size, [_validity(valid), data])
+    return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.trace.atomic import whole_file
-from tracekit.trace.columns import to_numpy
+from tracekit.trace.columns import spread_nulls, to_numpy
 from tracekit.trace.rows import Rows, width
 from tracekit.trace.schema import PREFILL
 
@@ -46,7 +46,9 @@ def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> N
     ):
         for table in groups:
             if table.num_rows:
-                writer.write_table(table.cast(schema), row_group_size=table.num_rows)
+                columns = [spread_nulls(table[name]) for name in schema.names]
+                rows = pa.Table.from_arrays(columns, schema=schema)
+                writer.write_table(rows, row_group_size=rows.num_rows)
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Rows) -> None:

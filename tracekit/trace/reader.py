@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import checks, order, storage, typecheck
-from tracekit.trace.columns import NULLS, to_numpy, valid_mask
+from tracekit.trace.columns import NULLS, to_numpy, valid_rows
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.provenance import digest
@@ -272,9 +272,7 @@ class Trace:
         where = self._where(file, first_row)
         if name in ("logits", "gate_input"):
             where = replace(where, locate=self._token_place)
-        valid = None
-        if column.null_count:
-            valid = np.concatenate([valid_mask(chunk) for chunk in column.chunks])
+        valid = valid_rows(column)
         values = to_numpy(column, NULLS.get(name, 0))
         checks.check_nulls(where, name, column, valid)
         checks.check_values(where, name, values, valid, self.facts)
