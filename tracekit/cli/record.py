@@ -222,7 +222,7 @@ def _say_start(console: Console, session: "Session") -> None:
     if store.budget < cycle:
         console.warn(
             f"The cache of {store.budget / MIB:,.2f} MiB is smaller than what one token touches, "
-            f"{cycle / MIB:,.2f} MiB: least-recently-used eviction will hardly ever hit."
+            f"{cycle / MIB:,.2f} MiB: most experts are evicted before the next token needs them."
         )
 
 

@@ -1,0 +1,63 @@
+"""The loop closed: what is recorded replays exactly, and its selections are reproduced."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_models
+from runs import totals_by_pass
+from typer.testing import CliRunner, Result
+
+from engine import Generation, Options, Streaming, record
+from engine.model_file import ModelFile
+from tracekit.cli.app import app
+from tracekit.trace import Trace
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [*map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.mark.parametrize("arch", list(tiny_models.MODELS))
+def test_a_recording_replays_and_is_reproduced(
+    arch: str, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tiny_model(arch)
+    out = tmp_path / "run.trace"
+    budget = 12 * max(ModelFile.open(path).expert_bytes.values())
+    record(
+        path,
+        ["It was a bright cold day", "in April"],
+        out,
+        options=Options(threads=1, chunk=7, streaming=Streaming(budget, 2)),
+        generation=Generation(30, ignore_eos=True),
+    )
+    said = run("replay", out, "--policy", "lru", "--validate", "--format", "json")
+    (result,) = json.loads(said.stdout)["results"]
+    assert result["cache_bytes"] == budget
+    assert result["validation"]["mismatches"] == 0
+    assert result["validation"]["lookups"] == 60 * tiny_models.TOP_K * len(
+        tiny_models.MODELS[arch].moe_layers
+    )
+    trace = Trace.open(out)
+    for name in ("lookups", "hits", "read_bytes"):
+        assert result[name] == sum(totals_by_pass(trace, name).values())
+
+    said = run("predict", out, "--predictor", "ctrl", "--format", "json")
+    (result,) = json.loads(said.stdout)["results"]
+    assert result["slot_accuracy"] == 1
+    assert result["unscored"] == 0
+
+
+def test_the_command_that_record_names(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.trace"
+    arguments = ["-p", "abc", "-n", "20", "--stream", "--cache-mib", "0.03125", "-o", out]
+    said = run("record", model, *arguments).stderr
+    program, *command = shlex.split(said.splitlines()[-1])
+    assert program == "tracekit"
+    assert re.search(r"\b0 of \d+", run(*command).stdout)
