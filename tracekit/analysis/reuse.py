@@ -6,10 +6,13 @@ import pandas as pd
 from tracekit.analysis.budget import default_budget
 from tracekit.analysis.decode import decode_grid
 from tracekit.analysis.gaps import token_gaps
-from tracekit.replay import replay
-from tracekit.trace import Trace, UsageError
+from tracekit.policies import LRU
+from tracekit.replay import build_batches
+from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace.schema import DECODE
 
 BINS = 48
+_BUDGETS_A_PASS = 8  # each holds 12 bytes a batch
 
 
 def reuse_distance(
@@ -48,18 +51,21 @@ def reuse_distance(
         return _in_tokens(trace)
     if unit != "bytes":
         raise UsageError(f"Reuse distance is in 'bytes' or 'tokens', not {unit!r}.")
-    grid = decode_grid(trace)
-    sizes = trace.expert_bytes
-    bank = int(sizes.sum()) * trace.n_expert
+    batches = build_batches(trace)
+    decode = batches.phase == DECODE
+    lookups = int(batches.lookups[decode].sum())
+    if not lookups:
+        raise TraceError(f"{trace.name} holds no decoded token to look at.")
     # LRU hits a lookup iff its distance is within the budget, so the distribution is the
     # difference of LRU's hits from one budget to the next.
-    edges = np.unique(np.geomspace(sizes.min(), bank, BINS + 1).astype(np.int64))
+    bank = batches.bank_bytes
+    edges = np.unique(np.geomspace(batches.expert_bytes.min(), bank, BINS + 1).astype(np.int64))
     edges[-1] = bank
-    result = replay(trace, "lru", cache_bytes=edges.tolist()).frame
-    within = result["hits_decode"].to_numpy(np.int64)
-    frame = _bins(unit, edges, within, int(result["lookups_decode"].iloc[0]))
-    return frame.assign(
-        token_cycle_bytes=int(sizes.sum()) * grid.top_k,
+    parts = np.array_split(edges, -(-len(edges) // _BUDGETS_A_PASS))
+    cells = (cell for part in parts for cell in LRU().simulate(batches, part))
+    within = np.array([cell.hits[decode].sum() for cell in cells], np.int64)
+    return _bins(unit, edges, within, lookups).assign(
+        token_cycle_bytes=batches.token_cycle_bytes,
         budget_bytes=default_budget(trace) if cache_bytes is None else int(cache_bytes),
     )
 
