@@ -207,7 +207,7 @@ class _Run:
         self._passes = 0
 
     def record(self) -> str:
-        """Run all turns, close the trace, return why the last turn ended."""
+        """Run all turns, close the session and the trace, return why the last turn ended."""
         self.writer.write_layers(layer_rows(self.session))
         sampler = Sampler(self.generation.sampling)
         ended = LENGTH
@@ -219,6 +219,7 @@ class _Run:
                     ended = self._turn(turn, tokens, sampler, interrupted)
                     if ended == INTERRUPTED:
                         break
+                self.session.close()  # joining the parts takes memory that the experts held
                 self.writer.close(complete=True, ended=ended)
         finally:
             sampler.close()

@@ -21,7 +21,9 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 MIB = 1 << 20
 CHUNK = 512
-CAPTURE_BYTES = 32 * MIB  # of gate inputs and logits of a pass; the writer holds as much again
+CAPTURE_BYTES = (
+    16 * MIB
+)  # of gate inputs and logits of a pass; writing them takes several times that
 AUTO_SHARE = 0.8  # of the memory available once everything else is loaded
 
 
@@ -84,7 +86,8 @@ class Options:
     n_expert_used : int or None
     chunk : int or None
         Most tokens of a prompt evaluated in one pass; None takes 512, less where a pass would
-        hold more than 32 MiB of captured gate inputs and logits.
+        hold more than 16 MiB of captured gate inputs and logits. A longer chunk reads each expert
+        less often while streaming, and takes more memory.
     streaming : Streaming or None
         None keeps all experts resident.
     """

@@ -82,7 +82,8 @@ def record(
         typer.Option(
             "--chunk",
             metavar="N",
-            help="Most prompt tokens in one pass; 512 or less if not given.",
+            help="Most prompt tokens in one pass: fewer reads, more memory. By default up to 512, "
+            "of which gate inputs take 16 MiB at most.",
         ),
     ] = None,
     stream: Annotated[
