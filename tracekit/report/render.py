@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+STYLES = ("page.css", "matrix.css")
 SCRIPTS = ("blobs.js", "cells.js", "board.js", "strip.js", "panel.js", "start.js")
 
 
@@ -33,7 +34,7 @@ def render(**content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    css = _part("page.css")
+    css = "\n".join(map(_part, STYLES))
     scripts = [_part(name) for name in SCRIPTS]
     policy = "; ".join(
         (

@@ -1,0 +1,328 @@
+"""The report as a file: what stands in it, and that text of a trace stays text."""
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from report_traces import HOSTILE_NAME, HOSTILE_PROMPT, edit_facts, edit_pieces, open_written, write
+from routing_traces import make_trace
+
+from tracekit.analysis.decode import decode_grid
+from tracekit.predictors import predict
+from tracekit.replay import replay
+from tracekit.report import build_report
+from tracekit.report.build import PICTURES
+from tracekit.report.caching import DEFAULT_POLICIES, default_budgets
+from tracekit.report.matrix import NOT_LOOKED_UP, recorded_view
+from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace.schema import DECODE, MISS
+
+
+class Page(HTMLParser):
+    """Elements, their attributes and their text, as a browser would see them."""
+
+    VOID = frozenset({"meta", "img", "input", "br", "hr"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements = []
+        self.open = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        element = {"tag": tag, "attrs": dict(attrs), "text": ""}
+        self.elements.append(element)
+        if tag not in self.VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1]["tag"] == tag:
+            self.open.pop()
+
+    def handle_data(self, data):
+        for element in self.open:
+            element["text"] += data
+
+    def all(self, tag):
+        return [element for element in self.elements if element["tag"] == tag]
+
+    def by_id(self, name):
+        return next(e for e in self.elements if e["attrs"].get("id") == name)
+
+    def config(self):
+        return json.loads(self.by_id("matrix-config")["text"])
+
+    def blob(self, name):
+        return zlib.decompress(base64.b64decode(self.by_id(name)["text"]))
+
+    def says(self, sentence):
+        return any(sentence in " ".join(e["text"].split()) for e in self.elements)
+
+
+def report(trace, pictures=False, **options):
+    """Build a page; without its pictures where a test does not look at them: they take longest."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not pictures:
+            patch.setattr("tracekit.report.build.PICTURES", dict.fromkeys(PICTURES, ()))
+        return Page(build_report(trace, **options))
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return open_written(folder / "run.trace", gate_inputs=True, logits=True)
+
+
+@pytest.fixture(scope="module")
+def page(trace):
+    return report(trace, pictures=True)
+
+
+def test_nothing_is_loaded_from_anywhere(page):
+    for element in page.elements:
+        for name in ("src", "href", "data", "action", "poster", "srcset"):
+            address = element["attrs"].get(name)
+            assert address is None or address.startswith(("#", "data:image/")), element["tag"]
+    assert page.all("link") == page.all("iframe") == []
+
+
+def test_the_policy_of_the_page_allows_its_own_scripts_and_styles_only(page):
+    (policy,) = (e for e in page.all("meta") if "http-equiv" in e["attrs"])
+    rules = dict(rule.split(" ", 1) for rule in policy["attrs"]["content"].split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["img-src"] == "data:"
+    hashed = {
+        "style-src": [e["text"] for e in page.all("style")],
+        "script-src": [e["text"] for e in page.all("script") if "type" not in e["attrs"]],
+    }
+    for rule, texts in hashed.items():
+        digests = [base64.b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in texts]
+        assert digests
+        assert rules[rule].split() == [f"'sha256-{digest}'" for digest in digests]
+    # What such a policy would block must not be there.
+    assert not any(
+        name == "style" or name.startswith("on") for e in page.elements for name in e["attrs"]
+    )
+
+
+def test_text_of_a_trace_stays_text(tmp_path):
+    plain = report(open_written(tmp_path / "plain.trace"))
+    hostile = report(open_written(tmp_path / "hostile.trace", hostile=True))
+    (title,) = hostile.all("h1")
+    assert title["text"] == HOSTILE_NAME
+    assert any(e["text"] == HOSTILE_PROMPT for e in hostile.all("dd"))
+    assert [e["tag"] for e in hostile.elements if e["tag"] in ("b", "img")] == [
+        e["tag"] for e in plain.elements if e["tag"] in ("b", "img")
+    ]
+    kinds = {e["attrs"].get("type") for e in hostile.all("script")}
+    assert kinds == {None, "application/json", "text/plain"}
+    assert len([e for e in hostile.all("script") if "type" not in e["attrs"]]) == len(
+        [e for e in plain.all("script") if "type" not in e["attrs"]]
+    )
+
+
+def test_pieces_that_are_not_utf8_are_written_as_escapes(tmp_path):
+    path = write(tmp_path / "x.trace", n_turns=1, prefill=0, n_tokens=2)
+    edit_pieces(path, [b"caf\xc3\xa9", b"\xe2\x28"])
+    assert json.loads(report(Trace.open(path)).blob("pieces-0")) == ["café", "\\xe2("]
+
+
+def test_the_tables_hold_what_replay_and_predict_say(trace, page):
+    text = " ".join(page.by_id("cache")["text"].split())
+    for record in replay(trace, DEFAULT_POLICIES, cache_bytes=default_budgets(trace)).records:
+        decode = f"{100 * record['hit_rate_decode']:.1f} %"
+        cumulative = f"{100 * record['hit_rate_cumulative']:.1f} %"
+        assert f"{record['policy']} {decode} {cumulative}" in text
+    text = " ".join(page.by_id("predictability")["text"].split())
+    records = predict(trace).records
+    assert len(records) == 10
+    for record in records:
+        assert f"{record['predictor']} {100 * record['slot_accuracy']:.1f} %" in text
+
+
+def test_budgets_under_the_token_cycle_and_overruns_are_marked(trace):
+    cycle = int(trace.expert_bytes.sum()) * trace.top_k
+    page = report(trace, policies=["lru", "layer-lru"], cache_bytes=[cycle // 4, 4 * cycle])
+    under, over = "under one token cycle", "over budget"
+    marks = [e["text"] for e in page.all("span") if e["attrs"].get("class") == "mark"]
+    records = replay(trace, ["lru", "layer-lru"], cache_bytes=[cycle // 4, 4 * cycle]).records
+    assert marks.count(under) == 1
+    assert marks.count(over) == sum(r["over_budget_decode"] for r in records) > 0
+
+
+def test_the_matrix_holds_every_routing(trace, page):
+    config, grid = page.config(), decode_grid(trace, weights=True)
+    assert config["tokens"] == grid.n_tokens
+    assert config["layers"] == grid.layer.tolist()
+    experts = np.frombuffer(page.blob("experts-0"), np.uint8).reshape(grid.experts.shape)
+    assert (experts == grid.experts).all()
+    weights = np.frombuffer(page.blob("weights-0"), np.uint8).reshape(grid.experts.shape)
+    assert np.abs(weights * config["weightScale"] - grid.weights).max() <= config["weightScale"]
+
+
+def states_of(page, view, shape):
+    """Unpack a view: four states a byte, the first in its lowest bits."""
+    packed = b"".join(
+        page.blob(e["attrs"]["id"])
+        for e in page.all("script")
+        if e["attrs"].get("id", "").startswith(f"view-{view}-")
+    )
+    flat = [byte >> shift & 3 for byte in packed for shift in (0, 2, 4, 6)]
+    return np.array(flat[: int(np.prod(shape))]).reshape(shape)
+
+
+def test_the_views_of_the_matrix_are_the_replays_of_the_table(trace, page):
+    shape = decode_grid(trace).experts.shape
+    records = replay(trace, DEFAULT_POLICIES[:-1], cache_bytes=default_budgets(trace)).records
+    labels = {e["text"]: int(e["attrs"]["value"]) for e in page.all("option")}
+    assert len(labels) == len(records)
+    for record in records:
+        size = record["cache_mib"]
+        label = (
+            f"{record['policy']}, {size:,.0f} MiB"
+            if size >= 100
+            else f"{record['policy']}, {size:.3g} MiB"
+        )
+        states = states_of(page, labels[label], shape)
+        assert (states == MISS).sum() == record["lookups_decode"] - record["hits_decode"]
+        missed = np.frombuffer(page.blob(f"missed-{labels[label]}"), "<u4")
+        assert (missed == (states == MISS).sum(axis=(1, 2))).all()
+
+
+def test_a_long_matrix_is_cut_into_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.report.matrix.CHUNK_LOOKUPS", 90)  # 11 tokens of 4 × 2
+    trace = open_written(tmp_path / "x.trace")
+    page, shape = report(trace), decode_grid(trace).experts.shape
+    assert page.config()["chunkTokens"] == 11
+    pieces = [page.blob(f"experts-{i}") for i in range(4)]
+    assert (np.frombuffer(b"".join(pieces), np.uint8) == decode_grid(trace).experts.ravel()).all()
+    # A chunk of 88 states fills 22 bytes exactly; the last one is padded.
+    assert (states_of(page, 0, shape) == MISS).sum() == np.frombuffer(
+        page.blob("missed-0"), "<u4"
+    ).sum()
+
+
+def test_recorded_residency_comes_first_and_keeps_its_codes():
+    grid = decode_grid(make_trace())
+    rows = make_trace().n_rows
+    codes = np.random.default_rng(0).choice([0, 1, 2, 255], (rows, 2)).astype(np.uint8)
+    trace = make_trace(residency=codes)
+    states = recorded_view(trace, grid, "").states
+    decoded = codes[trace.routing(["phase"])["phase"] == DECODE].reshape(states.shape)
+    assert ((states == decoded) | ((decoded == 255) & (states == NOT_LOOKED_UP))).all()
+    page = report(trace)
+    assert page.all("option")[0]["text"] == "as recorded"
+    assert (states_of(page, 0, states.shape) == states).all()
+    assert page.says("prefetched")
+
+
+def test_only_as_many_replays_as_the_page_has_room_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracekit.report.caching.VIEW_LOOKUPS", 0)
+    page = report(open_written(tmp_path / "x.trace"))
+    assert len(page.all("option")) == 3
+    assert page.says("To keep the page small, the matrix shows 3 of the 20 replays above.")
+
+
+def test_more_than_256_experts_take_two_bytes(tmp_path):
+    trace = open_written(tmp_path / "x.trace", n_expert=300)
+    page = report(trace)
+    experts = np.frombuffer(page.blob("experts-0"), "<u2")
+    assert page.config()["wideExperts"]
+    assert (experts == decode_grid(trace).experts.ravel()).all()
+
+
+def test_weights_that_are_not_known_are_left_out():
+    grid = decode_grid(make_trace(), weights=True)
+    rows = make_trace().routing(["weights"])["weights"]
+    none = report(make_trace(weights=np.full_like(rows, np.nan)))
+    assert none.config()["weightScale"] is None
+    rows = rows.copy()
+    rows[-1, 0] = np.nan
+    some = np.frombuffer(report(make_trace(weights=rows)).blob("weights-0"), np.uint8)
+    assert (some == 255).sum() == 1
+    assert some[-grid.top_k] == 255
+
+
+def test_warnings_stand_before_the_figures(tmp_path):
+    path = write(tmp_path / "x.trace")
+    edit_facts(path, lambda facts: facts.update(complete=False))
+    trace = Trace.open(path)
+    (warning,) = trace.warnings
+    text = build_report(trace)
+    assert text.count(warning) == 1
+    assert text.index(warning) < text.index('id="short"')
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ({"n_layer": 1}, "as the model has only one MoE layer"),
+        ({"gate_inputs": False}, "as the trace has no gate inputs"),
+        ({"n_tokens": 1, "n_turns": 1, "prefill": 0}, "1 decoded token,"),
+        ({"n_expert": 1, "top_k": 1}, "1 expert of 1 each"),
+    ],
+    ids=["one layer", "no gate inputs", "one token", "one expert"],
+)
+def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, sizes, sentence):
+    carried = {"gate_inputs": True, "logits": True}
+    page = report(open_written(tmp_path / "x.trace", **carried | sizes), pictures=True)
+    assert page.says(sentence)
+    assert page.config()["tokens"] > 0
+
+
+def test_a_trace_without_a_decoded_token_has_a_report():
+    page = report(make_trace(decode=0), pictures=True)
+    assert page.says("The trace holds no decoded token; record with -n 1 or more")
+    assert len(page.all("img")) == 3  # popularity, and the curves, which count prefills too
+    assert page.all("script") == []
+    assert page.by_id("cache-caption")
+
+
+def test_options_reach_the_figures(trace):
+    page = report(trace, policies=["lru", "random"], predictors=["prev-token"], cache_bytes=[5000])
+    cache = " ".join(page.by_id("cache")["text"].split())
+    assert "random (seed=0)" in cache
+    assert "belady" not in page.by_id("cache-caption")["text"]
+    (caption,) = (e for e in page.all("table") if "Accuracy" in e["text"])
+    assert "prev-token" in caption["text"]
+    assert "static-hot" not in caption["text"]
+
+
+def test_what_cannot_be_done_is_refused(trace, tmp_path):
+    with pytest.raises(UsageError, match="No policy is called 'lrv'; did you mean 'lru'"):
+        build_report(trace, policies=["lrv"])
+    with pytest.raises(TraceError, match="stale-gate needs the column 'gate_input'"):
+        build_report(open_written(tmp_path / "x.trace"), predictors=["stale-gate"])
+
+
+def test_the_same_trace_gives_the_same_page(tmp_path):
+    trace = open_written(tmp_path / "x.trace")
+    # All but the time that a fit took.
+    pages = [re.sub(r"in \d+\.\d s", "", build_report(trace)) for _ in range(2)]
+    assert pages[0] == pages[1]
+
+
+def test_a_page_can_be_read_without_seeing_it(page):
+    assert page.all("html")[0]["attrs"]["lang"] == "en"
+    for landmark in ("header", "nav", "main", "footer", "h1"):
+        assert len(page.all(landmark)) == 1
+    levels = [int(e["tag"][1]) for e in page.elements if re.fullmatch(r"h[1-6]", e["tag"])]
+    assert all(b - a <= 1 for a, b in itertools.pairwise(levels))
+    for table in page.all("table"):
+        assert table["text"].strip()
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(e["attrs"].get("scope") for e in page.all("th"))
+    images = page.all("img")
+    assert len(images) > 8
+    assert all(len(e["attrs"]["alt"]) > 20 for e in images)
+    labelled = {e["attrs"]["for"] for e in page.all("label")}
+    assert labelled == {e["attrs"]["id"] for e in page.all("select") + page.all("input")}
+    ids = [e["attrs"]["id"] for e in page.elements if "id" in e["attrs"]]
+    assert len(ids) == len(set(ids))
+    assert {e["attrs"]["href"][1:] for e in page.all("a")} <= set(ids)
