@@ -72,7 +72,7 @@ class Run:
             elif field.name == "weights" and values is not None:
                 valid = ~np.isnan(values)
             arrays.append(from_numpy(values, field.type, n_rows, valid))
-        n_layer = max(*self.sizes, *columns["layer"], 0) + 1
+        n_layer = max([*self.sizes, *columns["layer"], 0]) + 1
         layers = pa.table(
             {
                 "layer": pa.array(range(n_layer), pa.int16()),

@@ -98,3 +98,9 @@ def test_an_unknown_expert_size_is_refused():
     run = Run(sizes={1: 10}, n_expert=2, top_k=1, passes=((0, True, 0, {1: [(0,)], 3: [(0,)]}),))
     with pytest.raises(TraceError, match="how many bytes an expert of layer 3 has"):
         build_batches(run.trace())
+
+
+def test_a_trace_without_experts_is_refused():
+    run = Run(sizes={}, n_expert=2, top_k=1, passes=())
+    with pytest.raises(TraceError, match="has no layer with experts"):
+        build_batches(run.trace())

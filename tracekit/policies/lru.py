@@ -42,6 +42,8 @@ class LRU(Policy):
 # The tail passes over positions whose key was looked up again later. Those are marked in a bitset
 # that all budgets share, so that a tail takes as many steps as it evicts, whatever lies between.
 # The position of a lone bit is found by its remainder modulo 67, which differs for all 64 of them.
+# How many must go at least is known before their sizes are: a loop that counts them down is one
+# that the processor can foresee the end of.
 @njit(cache=True, nogil=True)
 def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
     one = np.uint64(1)
@@ -49,6 +51,7 @@ def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
     for i in range(64):
         bit_position[(one << np.uint64(i)) % np.uint64(67)] = i
 
+    largest = key_bytes.max()
     last = np.full(key_bytes.size, -1, np.int32)
     superseded = np.zeros((keys.size >> 6) + 1, np.uint64)
     previous = np.empty(key_bytes.size, np.int32)
@@ -64,21 +67,24 @@ def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
             last[key] = start + i
             if p >= 0:
                 superseded[p >> 6] |= one << np.uint64(p & 63)
+        if hit.size:
+            for c in range(budgets.size):
+                for i in range(n):
+                    hit[c, start + i] = previous[i] >= tails[c]
         for c in range(budgets.size):
             tail = tails[c]
             n_hits = np.int64(0)
             for i in range(n):
                 n_hits += previous[i] >= tail
-            if hit.size:
-                for i in range(n):
-                    hit[c, start + i] = previous[i] >= tail
             size = used[c]
             if n > n_hits:
                 size += (n - n_hits) * key_bytes[keys[start]]
-            if size > budgets[c]:
+            excess = size - budgets[c]
+            if excess > 0:
+                to_go = (excess + largest - 1) // largest
                 w = tail >> 6
                 live = (~superseded[w] >> np.uint64(tail & 63)) << np.uint64(tail & 63)
-                while size > budgets[c]:
+                while to_go > 0:
                     while live == 0:
                         w += 1
                         live = ~superseded[w]
@@ -89,6 +95,9 @@ def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
                     live ^= lowest
                     size -= key_bytes[keys[position]]
                     tail = position + 1
+                    to_go -= 1
+                    if to_go == 0 and size > budgets[c]:
+                        to_go = 1
                 tails[c] = tail
             used[c] = size
             hits[c, b] = n_hits

@@ -23,8 +23,11 @@ def build_batches(trace: Trace, weights: bool = False) -> Batches:
     Raises
     ------
     TraceError
-        A layer's expert size is missing, or the trace is too long for 32-bit positions.
+        There is no MoE layer, a layer's expert size is missing, or the trace is too long for 32-bit
+        positions.
     """
+    if len(trace.moe_layers) == 0:
+        raise TraceError(f"{trace.name} has no layer with experts, so there is nothing to replay.")
     columns = ["turn", "pass", "phase", "step", "layer", "experts"]
     if trace.has("dropped"):
         columns.append("dropped")
