@@ -1,4 +1,4 @@
-"""Recording needs no more than a phone can have: numpy, pyarrow, typer, gguf, llama-cpp-python."""
+"""Recording needs no more than what engine/requirements.txt lists."""
 
 import re
 import subprocess
@@ -11,33 +11,20 @@ import pytest
 from tracekit.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
-NEEDED = ("numpy", "pyarrow", "typer", "gguf", "llama-cpp-python")
 NOT_NEEDED = ("pandas", "matplotlib", "numba")
 
 
-def with_their_own_needs(names: tuple[str, ...]) -> set[str]:
-    """Return the distributions and what they themselves require, extras left out."""
-    found: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue  # required on another platform
-        if distribution.name not in found:
-            found.add(distribution.name)
-            for requirement in distribution.requires or []:
-                if "extra ==" not in requirement:
-                    waiting.append(re.match(r"[\w.-]+", requirement)[0])
-    return found
+def required() -> list[str]:
+    """Return the names that the engine's requirements file lists."""
+    lines = (ROOT / "engine" / "requirements.txt").read_text().splitlines()
+    return [re.match(r"[\w-]+", line)[0] for line in lines if not line.startswith("#")]
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A site-packages folder that holds only what is needed, and tracekit itself."""
     folder = tmp_path_factory.mktemp("bare")
-    for name in with_their_own_needs(NEEDED):
+    for name in required():
         for file in metadata.distribution(name).files:
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (folder / top).exists():

@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 from typing import ClassVar
 
+from tracekit.datasets import resolve
 from tracekit.registry import Registry
 from tracekit.trace import Trace, TraceError
 
@@ -86,6 +87,7 @@ def open_any(path: str | Path, validate: bool = True) -> Trace:
     Parameters
     ----------
     path : str or Path
+        ``bundled:NAME`` names a trace that comes with tracekit.
     validate : bool
         Of a ``.trace`` directory: check it as it is opened. Other formats are always checked.
 
@@ -94,7 +96,7 @@ def open_any(path: str | Path, validate: bool = True) -> Trace:
     TraceError
         There is no such file, it is of no known format, or it is not as it should be.
     """
-    path = Path(path)
+    path = resolve(path)
     if path.is_dir() or not path.exists():
         return Trace.open(path, validate)
     head = read_bytes(path, HEAD_BYTES)
