@@ -105,7 +105,7 @@ def against_libcachesim(n_tokens: int, pairs: int, folder: Path) -> None:
         budgets = (bank * CURVE).astype(np.int64)
         compare(
             f"LRU, {sizes}, 11 budgets",
-            max(pairs // 3, 1),
+            pairs,
             lookups,
             partial(simulate, load_policy("lru"), batches, budgets),
             partial(their_curve, path, budgets),
