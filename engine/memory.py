@@ -22,6 +22,7 @@ from tracekit.trace.errors import TracekitError
 PAGE = mmap.PAGESIZE
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MADV_NOHUGEPAGE = 15
+_MREMAP_MAYMOVE, _MREMAP_FIXED, _MREMAP_DONTUNMAP = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class FileMemory:
         size = max((extent.stop for extent in self._extents), default=0)
         self._users = np.zeros(-(-size // PAGE), np.uint16)
         for extent in self._extents:
-            _replace(extent)
+            _reserve(extent.address, extent.stop - extent.start)
         self.bytes = memoryview((ctypes.c_ubyte * size).from_address(base)).cast("B")
 
     def holds(self, start: int, stop: int) -> bool:
@@ -70,6 +71,19 @@ class FileMemory:
     def occupy(self, start: int, stop: int) -> None:
         """Note that the bytes [start, stop) are about to be read in."""
         self._users[start // PAGE : -(-stop // PAGE)] += 1
+
+    def take_over(self, start: int, stop: int, donor: "FileMemory", given: tuple[int, int]) -> None:
+        """Occupy [start, stop) with the pages of `donor` that hold its `given` bytes, released.
+
+        A page that moves is neither given back, zeroed nor faulted in again, which costs about
+        as much time as reading it. Where the kernel cannot move pages, they are released.
+        """
+        self.occupy(start, stop)
+        target, source = -(-start // PAGE), -(-given[0] // PAGE)
+        count = min(stop // PAGE - target, given[1] // PAGE - source)
+        if count > 0:
+            _move(donor.base + source * PAGE, self.base + target * PAGE, count * PAGE)
+        donor.release(*given)
 
     def release(self, start: int, stop: int) -> None:
         """Give back the pages of [start, stop) that nobody else occupies."""
@@ -157,15 +171,38 @@ _libc.mmap.argtypes = (
     ctypes.c_long,
 )
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
 
 
-def _replace(extent: _Extent) -> None:
+def _reserve(address: int, size: int) -> None:
+    """Put empty memory at an address, in place of what is mapped there."""
     flags = _MAP_FIXED | _MAP_NORESERVE | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    size = extent.stop - extent.start
-    prot = mmap.PROT_READ | mmap.PROT_WRITE
-    if _libc.mmap(extent.address, size, prot, flags, -1, 0) != extent.address:
+    if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
         reason = os.strerror(ctypes.get_errno())
         raise TracekitError(f"The kernel refuses {size:,} bytes of address space: {reason}.")
+
+
+def _move(source: int, target: int, size: int) -> None:
+    """Move pages to another address; what they leave behind is empty memory."""
+    flags = _MREMAP_MAYMOVE | _MREMAP_FIXED | _MREMAP_DONTUNMAP
+    if _libc.mremap(source, size, size, flags, target) != target:
+        _reserve(target, size)  # a move that fails may have unmapped its target
+
+
+def may_move_pages(n_slices: int) -> bool:
+    """Whether the kernel can keep as many separate stretches of memory as moving pages makes.
+
+    Every slice that pages were moved to becomes one, and what lies between two another.
+    """
+    limit = int(Path("/proc/sys/vm/max_map_count").read_text())
+    return 2 * n_slices < limit * 3 // 4
 
 
 def _madvise(address: int, size: int, advice: int) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from engine.lanes import Lanes, Read
-from engine.memory import FileMemory
+from engine.memory import FileMemory, may_move_pages
 from engine.model_file import StoredTensor
 from tracekit.trace.schema import HIT, MISS
 
@@ -71,6 +71,9 @@ class ExpertStore:
             layer: sum(stop - start for start, stop in (tensor.slice(0) for tensor in tensors))
             for layer, tensors in experts.items()
         }
+        self._moves_pages = may_move_pages(
+            sum(tensor.shape[-1] for tensors in experts.values() for tensor in tensors)
+        )
         self._resident: OrderedDict[tuple[int, int], None] = OrderedDict()
         self.resident_bytes = 0
         self._totals = StoreTotals()
@@ -109,8 +112,8 @@ class ExpertStore:
             touched.add(expert)
         # Evicting what must go before reading leaves the same entries as evicting afterwards,
         # and the memory never holds both.
-        self._evict(layer, touched)
-        self._fetch(layer, missed)
+        freed = self._evict(layer, touched)
+        self._fetch(layer, missed, freed)
         self._totals.lookups += len(touched)
         self._totals.hits += len(touched) - len(missed)
         self._totals.read_bytes += len(missed) * size
@@ -121,26 +124,33 @@ class ExpertStore:
         totals, self._totals = self._totals, StoreTotals()
         return totals
 
-    def _evict(self, layer: int, touched: set[int]) -> None:
+    def _evict(self, layer: int, touched: set[int]) -> list[Read]:
+        """Drop what must go; return the slices whose memory is free."""
+        freed: list[Read] = []
         while self.resident_bytes > self.budget:
             oldest = next(iter(self._resident))
             if oldest[0] == layer and oldest[1] in touched:
                 break  # whatever the batch touched is newer than the rest: nothing else is left
             del self._resident[oldest]
             self.resident_bytes -= self._sizes[oldest[0]]
-            for file, start, stop in self._slices(*oldest):
-                self._memory[file].release(start, stop)
+            freed += self._slices(*oldest)
+        return freed
 
-    def _fetch(self, layer: int, missed: list[int]) -> None:
-        if not missed:
-            return
-        slices = [piece for expert in missed for piece in self._slices(layer, expert)]
-        for file, start, stop in slices:
+    def _fetch(self, layer: int, missed: list[int], freed: list[Read]) -> None:
+        """Read the missed experts, into freed memory as far as there is any."""
+        slices = [each for expert in missed for each in self._slices(layer, expert)]
+        reused = min(len(slices), len(freed)) if self._moves_pages else 0
+        for (file, start, stop), (donor, *given) in zip(slices, freed[:reused], strict=False):
+            self._memory[file].take_over(start, stop, self._memory[donor], tuple(given))
+        for file, start, stop in slices[reused:]:
             self._memory[file].occupy(start, stop)
-        times = self._lanes.read(slices)
-        self._totals.io_ms += times.io_ms
-        self._totals.stall_ms += times.stall_ms
-        self._totals.moved_bytes += times.moved_bytes
+        for file, start, stop in freed[reused:]:
+            self._memory[file].release(start, stop)
+        if slices:
+            times = self._lanes.read(slices)
+            self._totals.io_ms += times.io_ms
+            self._totals.stall_ms += times.stall_ms
+            self._totals.moved_bytes += times.moved_bytes
 
     def _slices(self, layer: int, expert: int) -> list[Read]:
         return [(tensor.file, *tensor.slice(expert)) for tensor in self._experts[layer]]

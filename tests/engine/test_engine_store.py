@@ -33,6 +33,12 @@ class CountingMemory:
     def release(self, start: int, stop: int) -> None:
         del self.held[start, stop]
 
+    def take_over(
+        self, start: int, stop: int, donor: "CountingMemory", given: tuple[int, int]
+    ) -> None:
+        self.occupy(start, stop)
+        donor.release(*given)
+
 
 class CountingLanes:
     def __init__(self) -> None:
@@ -150,6 +156,28 @@ def test_a_page_goes_with_the_last_slice_on_it(stored: Path) -> None:
     assert memory.bytes[slices[1][0] : slices[1][1]] == b"x" * size
     for start, stop in slices[1:]:
         memory.release(start, stop)
+    assert resident_pages(memory) == 0
+
+
+@pytest.mark.parametrize("kernel_moves", [True, False])
+def test_pages_change_hands(
+    stored: Path, kernel_moves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernel_moves:
+        monkeypatch.setattr("engine.memory._libc.mremap", lambda *_: 2**64 - 1)
+    memory, _mapping = in_place_of_its_mapping(stored)
+    first, second = (100, 100 + 9 * PAGE), (20 * PAGE + 5, 30 * PAGE)
+    memory.occupy(*first)
+    memory.bytes[slice(*first)] = b"x" * (first[1] - first[0])
+    memory.take_over(*second, memory, first)
+    assert resident_pages(memory) == (8 if kernel_moves else 0)
+    memory.bytes[slice(*second)] = b"y" * (second[1] - second[0])
+    assert resident_pages(memory) == 10
+    assert memory.bytes[slice(*second)] == b"y" * (second[1] - second[0])
+    assert not any(memory.bytes[slice(*first)])  # what the pages left behind is empty
+    memory.release(*second)
+    memory.occupy(*first)
+    memory.release(*first)
     assert resident_pages(memory) == 0
 
 
