@@ -58,6 +58,11 @@ def test_record_runs(bare: Path, model: Path, tmp_path: Path) -> None:
     assert len(Trace.open(out).steps(["step"])["step"]) == 8
 
 
+def test_quantised_routers_can_be_read(bare: Path) -> None:
+    done = python(bare, "from gguf import GGMLQuantizationType; from gguf.quants import dequantize")
+    assert done.returncode == 0, done.stderr
+
+
 def test_nothing_heavy_is_loaded(bare: Path) -> None:
     done = python(bare, "import engine, tracekit.cli.record; print(*sys.modules)")
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
