@@ -128,9 +128,12 @@ def runs(draw, max_layers=3, max_expert=6, max_tokens=6, equal_sizes=False):
 
 
 def budgets_of(run):
-    """Budgets that matter for `run`: none, under a batch, under a cycle, around and above all."""
+    """Budgets that matter for `run`: none, under a batch, under a cycle, around and above all.
+
+    At the last one every layer fits its share.
+    """
     bank = sum(run.layer_sizes.values()) * run.n_expert
     cycle = sum(run.layer_sizes.values()) * run.top_k
     return sorted(
-        {0, 1, min(run.sizes.values()), cycle - 1, cycle, bank // 2, bank - 1, bank, 2 * bank}
+        {0, 1, min(run.sizes.values()), cycle - 1, cycle, bank // 2, bank - 1, bank, 4 * bank}
     )
