@@ -1,6 +1,5 @@
 """``tracekit predict``: how much of the routing is known before it runs."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,7 +86,6 @@ def predict(
     horizons = whole_numbers("--horizon", horizon) if horizon else [1]
     more_named = whole_numbers("--named", named) if named else None
     params = {key: ",".join(values) for key, values in options.params(param or []).items()}
-    one_blas_thread()
     from tracekit.formats import open_any
     from tracekit.predictors import predict as run
 
@@ -131,13 +129,3 @@ def records(results: Sequence[dict[str, Any]], per_layer: bool) -> list[dict[str
 def _with_pair(record: dict[str, Any]) -> dict[str, Any]:
     """Return `record` with an interval of nulls where it has none: two columns in any case."""
     return record | {"ci95": record["ci95"] or [None, None]}
-
-
-def one_blas_thread() -> None:
-    """Let the matrix products run on one thread each: the layers are spread over threads.
-
-    Threads of the BLAS wait by spinning, which costs a hundredfold where another process wants the
-    cores. It reads the variables when numpy is first imported.
-    """
-    for variable in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(variable, "1")

@@ -290,7 +290,13 @@ def _summary(path: Path, progress: "Progress", ended: str) -> str:
 def _next_command(path: Path, cache_bytes: int | None) -> str:
     command = ["tracekit", "replay", str(path)]
     if cache_bytes is not None:
-        mib = cache_bytes / MIB
-        command += ["--policy", "lru", "--cache-mib", f"{int(mib) if mib.is_integer() else mib}"]
-        command.append("--validate")
+        command += ["--policy", "lru", "--cache-mib", _mib(cache_bytes), "--validate"]
     return shlex.join(command)
+
+
+def _mib(cache_bytes: int) -> str:
+    """Write a budget in MiB in as few digits as lead back to the same bytes."""
+    digits = 0
+    while int(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
+        digits += 1
+    return f"{cache_bytes / MIB:.{digits}f}"

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tracekit.policies.base import Batches, Guesses
 from tracekit.predictors.base import PREDICTORS, Predictor
@@ -32,6 +33,7 @@ class Source(Protocol):
     horizon: int
 
 
+@threadpool_limits.wrap(limits=1, user_api="blas")  # as in `predict`
 def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Guesses:
     """Let a predictor say, after each decode batch, what the next routed layer will want.
 

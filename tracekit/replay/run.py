@@ -109,6 +109,8 @@ def replay(
             results.append(figures)
     config = {
         "policies": list(dict.fromkeys(policy.name for policy in chosen)),
+        "bank_bytes": batches.bank_bytes,
+        "token_cycle_bytes": batches.token_cycle_bytes,
         "cache_bytes": budgets.tolist(),
         "seed": seed,
         "per_layer": per_layer,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tracekit.policies.load import make_params
 from tracekit.predictors.base import PREDICTORS, Predictor
@@ -47,12 +48,14 @@ def missing_column(trace: Trace, routers: Routers, cls: type[Predictor]) -> str 
     return None
 
 
-def _lacks(trace: Trace, cls: type[Predictor], column: str) -> str:
+def _lacks(trace: Trace, names: Sequence[str], column: str) -> str:
     how = _HOW.get(column, "`tracekit record` writes it")
     if trace.facts.source != "recorded" and column in _HOW:
         how = "`tracekit record` writes it unless told not to"
+    *others, last = names
+    who = f"{', '.join(others)} and {last} need" if others else f"{last} needs"
     return (
-        f"{cls.name} needs the column {column!r} of {_FILE.get(column, 'routing')}.parquet, which "
+        f"{who} the column {column!r} of {_FILE.get(column, 'routing')}.parquet, which "
         f"{trace.name} does not have: {how}."
     )
 
@@ -86,7 +89,7 @@ def check_usable(
     """
     column = missing_column(trace, routers, cls)
     if column:
-        return _lacks(trace, cls, column)
+        return _lacks(trace, [cls.name], column)
     if cls.has_horizon and routers.n_layers == 1:
         return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
     return None
@@ -95,18 +98,21 @@ def check_usable(
 def _chosen(
     trace: Trace, routers: Routers, names: Sequence[str] | None
 ) -> tuple[list[type[Predictor]], list[str]]:
-    left_out = []
-    classes = []
+    """Return the predictors to score, and a sentence about each reason to leave one out."""
+    classes, reasons, lacking = [], [], {}
     for name in DEFAULT if names is None else dict.fromkeys(names):
         cls = PREDICTORS.find(name)
         reason = check_usable(trace, routers, cls)
         if reason is None:
             classes.append(cls)
-        elif names is None:
-            left_out.append(f"Left out: {reason}")
-        else:
+        elif names is not None:
             raise TraceError(reason)
-    return classes, left_out
+        elif column := missing_column(trace, routers, cls):
+            lacking.setdefault(column, []).append(name)
+        else:
+            reasons.append(reason)
+    reasons += [_lacks(trace, without, column) for column, without in lacking.items()]
+    return classes, [f"Left out: {reason}" for reason in reasons]
 
 
 def _params(
@@ -131,6 +137,9 @@ def _checked_named(named: Sequence[int] | None, top_k: int, n_expert: int) -> tu
     return tuple(sorted({top_k, *(named or ())}))
 
 
+# The layers are spread over threads of our own. Those of the BLAS wait by spinning, which costs a
+# hundredfold where another process wants the cores.
+@threadpool_limits.wrap(limits=1, user_api="blas")
 def predict(
     trace: Trace,
     predictors: str | Sequence[str] | None = None,
