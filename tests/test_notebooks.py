@@ -1,0 +1,38 @@
+"""The notebooks: kept small and executed, and still running from top to bottom."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_notebooks():
+    assert len(NOTEBOOKS) == 4
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_as_it_ran(path):
+    assert path.stat().st_size < 500_000
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not any(output.output_type == "error" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert any("assert " in cell.source for cell in code)
+    assert str(ROOT) not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(path):
+    notebook = nbformat.read(path, as_version=4)
+    # The kernel starts in the checkout, so it imports what stands there.
+    where = {"metadata": {"path": str(ROOT)}}
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where).execute()
