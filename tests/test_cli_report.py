@@ -31,8 +31,8 @@ def test_options_reach_the_report(trace, tmp_path):
     assert (done.code, done.err) == (0, "")
     text = page.read_text(encoding="utf-8")
     assert text.count("random (seed=7)") > 2
-    assert "<b>8 MiB</b>" in text
-    assert "<b>16 MiB</b>" in text
+    assert "<b>8\N{NO-BREAK SPACE}MiB</b>" in text
+    assert "<b>16\N{NO-BREAK SPACE}MiB</b>" in text
     assert "static-hot" not in text.partition("accuracy-caption")[2].partition("</table>")[0]
 
 

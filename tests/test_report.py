@@ -180,15 +180,11 @@ def states_of(page, view, shape):
 def test_the_views_of_the_matrix_are_the_replays_of_the_table(trace, page):
     shape = decode_grid(trace).experts.shape
     records = replay(trace, DEFAULT_POLICIES[:-1], cache_bytes=default_budgets(trace)).records
-    labels = {e["text"]: int(e["attrs"]["value"]) for e in page.all("option")}
+    labels = {" ".join(e["text"].split()): int(e["attrs"]["value"]) for e in page.all("option")}
     assert len(labels) == len(records)
     for record in records:
         size = record["cache_mib"]
-        label = (
-            f"{record['policy']}, {size:,.0f} MiB"
-            if size >= 100
-            else f"{record['policy']}, {size:.3g} MiB"
-        )
+        label = f"{record['policy']}, {f'{size:,.0f}' if size >= 100 else f'{size:.3g}'} MiB"
         states = states_of(page, labels[label], shape)
         assert (states == MISS).sum() == record["lookups_decode"] - record["hits_decode"]
         missed = np.frombuffer(page.blob(f"missed-{labels[label]}"), "<u4")

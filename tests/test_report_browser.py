@@ -11,10 +11,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tracekit.analysis import residency_timeline
-from tracekit.analysis.budget import default_budget
 from tracekit.analysis.decode import decode_grid
 from tracekit.report import build_report
-from tracekit.report.caching import default_budgets
+from tracekit.report.caching import default_budgets, main_budget
 
 pytestmark = pytest.mark.skipif(browsers.missing() is not None, reason=str(browsers.missing()))
 
@@ -72,7 +71,7 @@ def press(browser, *keys):
 def spoken(trace, token, layer):
     """What a screen reader should hear of a cell under LRU at the default budget."""
     grid = decode_grid(trace)
-    budget = default_budget(trace)
+    budget = main_budget(trace)
     rows = residency_timeline(trace, "lru", budget).set_index(["token", "layer"])
     row = rows.loc[(token, grid.layer[layer])]
     experts = [str(expert) for expert in grid.experts[token, layer]]
@@ -202,7 +201,7 @@ def colours(browser, x, y):
 
 
 def test_cells_have_the_colour_of_what_they_found(browser, trace):
-    rows = residency_timeline(trace, "lru", default_budget(trace)).set_index(["token", "layer"])
+    rows = residency_timeline(trace, "lru", main_budget(trace)).set_index(["token", "layer"])
     sizes = browser.run(
         "const c = document.getElementById('matrix-canvas'); return [c.clientWidth, c.clientHeight]"
     )
@@ -254,7 +253,9 @@ def test_another_view_shows_another_residency(browser, trace):
     before = browser.text("matrix-summary")
     view = browser.driver.find_element(By.ID, "matrix-view")
     budget = default_budgets(trace)[0]
-    view.find_element(By.XPATH, f".//option[starts-with(., 'lru, {budget / 2**20:.3g} ')]").click()
+    view.find_element(
+        By.XPATH, f".//option[starts-with(., 'lru, {budget / 2**20:.3g}\N{NO-BREAK SPACE}')]"
+    ).click()
     rows = residency_timeline(trace, "lru", budget)
     row = rows[rows["token"] == 30]
     missed, lookups = row["misses"].sum(), row["lookups"].sum()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from tracekit.predictors import PREDICTORS, predict
+from tracekit.predictors import PREDICTORS, PredictResult, predict
 from tracekit.predictors.scoring.predict import check_usable
 from tracekit.predictors.scoring.routers import Routers
 from tracekit.trace import Trace
@@ -48,11 +48,15 @@ def accuracy_by_layer(
         A predictor that was named needs what the trace does not have; no decoded token.
     """
     names, notes = _usable(trace, predictors, BY_LAYER)
-    layers = predict(trace, names, seed=seed, jobs=jobs).layers
-    columns = ["predictor", "horizon", "layer", "routings", "unscored", "slot_accuracy"]
-    frame = layers[[*columns, "exact_rate", "ci95_low", "ci95_high"]].copy()
+    frame = layers_scored(predict(trace, names, seed=seed, jobs=jobs))
     frame.attrs["notes"] = notes
     return frame
+
+
+def layers_scored(result: PredictResult) -> pd.DataFrame:
+    """Return the rows of `accuracy_by_layer` from a result that is there already."""
+    columns = ["predictor", "horizon", "layer", "routings", "unscored", "slot_accuracy"]
+    return result.layers[[*columns, "exact_rate", "ci95_low", "ci95_high"]].copy()
 
 
 def accuracy_by_horizon(
@@ -139,11 +143,23 @@ def recall_by_named(
         More experts to name than the model has.
     """
     names, notes = _usable(trace, predictors, BY_NAMED)
-    if named is None:
-        steps = {round(factor * trace.top_k) for factor in (1, 1.5, 2, 3, 4)}
-        named = sorted(m for m in steps if m <= trace.n_expert)
-    result = predict(trace, names, named=list(named), per_layer=False, seed=seed, jobs=jobs).frame
-    frame = pd.DataFrame(
+    named = list(named) if named is not None else named_by_default(trace)
+    frame = recall_scored(
+        predict(trace, names, named=named, per_layer=False, seed=seed, jobs=jobs), named
+    )
+    frame.attrs["notes"] = notes
+    return frame
+
+
+def named_by_default(trace: Trace) -> list[int]:
+    """Return how many experts `recall_by_named` lets a predictor name."""
+    steps = {round(factor * trace.top_k) for factor in (1, 1.5, 2, 3, 4)}
+    return sorted(m for m in steps if m <= trace.n_expert)
+
+
+def recall_scored(result: PredictResult, named: Sequence[int]) -> pd.DataFrame:
+    """Return the rows of `recall_by_named` from a result that scored `named`."""
+    return pd.DataFrame(
         [
             {
                 "predictor": row["predictor"],
@@ -152,14 +168,12 @@ def recall_by_named(
                 "routings": row["routings"],
                 "recall": row[f"recall_{m}"],
                 "gate_mass": row[f"mass_named_{m}"],
-                "chance": m / trace.n_expert,
+                "chance": m / result.n_expert,
             }
-            for row in result.to_dict("records")
+            for row in result.frame.to_dict("records")
             for m in named
         ]
     )
-    frame.attrs["notes"] = notes
-    return frame
 
 
 def _usable(

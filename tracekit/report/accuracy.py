@@ -4,12 +4,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracekit.predictors import PREDICTORS, predict
+import pandas as pd
+
+from tracekit.analysis.accuracy import (
+    BY_LAYER,
+    BY_NAMED,
+    layers_scored,
+    named_by_default,
+    recall_scored,
+)
+from tracekit.predictors import PREDICTORS, LearnedPredictor, predict
 from tracekit.predictors.scoring.predict import DEFAULT, check_usable, missing_column
 from tracekit.predictors.scoring.report import alarm, label
 from tracekit.predictors.scoring.routers import Routers
 from tracekit.report.words import NONE, listed, percent
 from tracekit.trace import Trace, TraceError
+
+# Values of gate inputs up to which fitted predictors are scored unasked: a few seconds' work.
+MOST_FITTED = 40_000_000
 
 _IN_WORDS = {
     "embedding": "token embeddings",
@@ -37,6 +49,10 @@ class Accuracy:
         What must be read before any figure.
     records : list of dict
         The figures themselves.
+    frames : dict
+        The data of the plots that follow from them, by the kind of plot.
+    lacks : str or None
+        Why nothing was scored.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -44,40 +60,56 @@ class Accuracy:
     notes: list[str] = field(default_factory=list)
     alarm: list[str] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
+    frames: dict[str, pd.DataFrame] = field(default_factory=dict)
+    lacks: str | None = None
 
 
 def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int | None) -> Accuracy:
     """Score `predictors` on `trace`; None: all that its columns allow."""
     names, left_out = _usable(trace) if predictors is None else (predictors, [])
+    named = named_by_default(trace)
     try:
-        result = predict(trace, names, seed=seed, jobs=jobs)
+        result = predict(trace, names, named=named, seed=seed, jobs=jobs)
     except TraceError as error:
         if predictors is not None:
             raise
-        return Accuracy(notes=[str(error)])
+        return Accuracy(lacks=str(error))
     first = alarm(result.records)
+    frames = {
+        "predictability": (layers_scored(result), BY_LAYER),
+        "recall": (recall_scored(result, named), BY_NAMED),
+    }
     return Accuracy(
         rows=[_row(record) for record in result.records],
         sentences=[sentence for sentence in result.sentences() if sentence not in first],
         notes=[*left_out, *(note for note in result.notes if note not in trace.warnings)],
         alarm=first,
         records=result.records,
+        frames={
+            kind: frame if predictors else frame[frame["predictor"].isin(drawn)]
+            for kind, (frame, drawn) in frames.items()
+        },
     )
 
 
 def _usable(trace: Trace) -> tuple[list[str], list[str]]:
     """Return the predictors that can run on `trace`, and one sentence about those that cannot."""
     routers = Routers(trace)
+    large = trace.n_rows * (trace.facts.model.n_embd or 0) > MOST_FITTED
     usable, lacking = [], {}
     for name in DEFAULT:
         cls = PREDICTORS.find(name)
-        if check_usable(trace, routers, cls) is None:
-            usable.append(name)
+        column = missing_column(trace, routers, cls)
+        if column:
+            why = f"the trace has no {_IN_WORDS.get(column, column)}"
+        elif check_usable(trace, routers, cls):
+            why = "the model has only one MoE layer"
+        elif large and issubclass(cls, LearnedPredictor) and "gate_input" in cls.needs:
+            why = "fitting takes long on a trace of this size (`tracekit predict` does it)"
         else:
-            column = missing_column(trace, routers, cls)
-            what = _IN_WORDS.get(column, column)
-            why = f"the trace has no {what}" if column else "the model has only one MoE layer"
-            lacking.setdefault(why, []).append(name)
+            usable.append(name)
+            continue
+        lacking.setdefault(why, []).append(name)
     reasons = [f"{listed(names)}, as {why}" for why, names in lacking.items()]
     return usable, [f"Not scored: {'; '.join(reasons)}."] if reasons else []
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import tracekit
 from tracekit.plots.kinds import Choices
 from tracekit.report import accuracy, caching, headline, matrix, overview
-from tracekit.report.pictures import draw
+from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
 from tracekit.trace import Trace, TraceError
 
@@ -18,6 +18,8 @@ PICTURES = {
     "cache": ("curves", "read-bytes", "reuse", "working-set"),
     "routing": ("popularity", "popularity-sorted", "overlap", "concentration", "reuse-tokens"),
 }
+
+OF_ONE_BUDGET = ("read-bytes", "reuse")  # drawn at the budget that the headline is about
 
 
 def build_report(
@@ -69,11 +71,13 @@ def build_report(
     cache = step(caching.study(trace, policies, cache_bytes, seed, jobs))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
     browser = step(_browser(trace, cache))
-    choices = Choices(seed=seed, jobs=jobs)
-    pictures = {
-        section: [step(draw(kind, trace, choices)) for kind in kinds]
-        for section, kinds in PICTURES.items()
-    }
+
+    def picture(kind: str) -> Picture:
+        budget = [cache.main] if kind in OF_ONE_BUDGET and cache.main is not None else None
+        choices = Choices(cache_bytes=budget, seed=seed, jobs=jobs)
+        return step(draw(kind, trace, choices, scored.frames.get(kind)))
+
+    pictures = {section: list(map(picture, kinds)) for section, kinds in PICTURES.items()}
     return render(
         title=trace.facts.model.name,
         lead=overview.lead(trace),

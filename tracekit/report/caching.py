@@ -13,7 +13,7 @@ from tracekit.policies import POLICIES, Bound, Policy, load_policy
 from tracekit.replay import build_batches, inputs_of, replay
 from tracekit.report.matrix import View, dropped_slots, recorded_view, replayed_view
 from tracekit.report.overview import bank_bytes, cycle_bytes
-from tracekit.report.words import NONE, known, mib, percent
+from tracekit.report.words import MIB, NONE, known, mib, percent
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
 
@@ -25,10 +25,20 @@ VIEW_LOOKUPS = 12_000_000
 LEAST_VIEWS = 3
 
 
+def main_budget(trace: Trace) -> int:
+    """Return the recorded budget, or about a quarter of all experts, in bytes."""
+    return _rounded(default_budget(trace)) if trace.budget_bytes is None else trace.budget_bytes
+
+
 def default_budgets(trace: Trace) -> list[int]:
-    """Return the recorded budget and some fractions of all experts, ascending, in bytes."""
-    some = {int(fraction * bank_bytes(trace)) for fraction in FRACTIONS}
-    return sorted(some | {default_budget(trace)})
+    """Return the recorded budget and about some fractions of all experts, ascending, in bytes."""
+    some = {_rounded(fraction * bank_bytes(trace)) for fraction in FRACTIONS}
+    return sorted(some | {main_budget(trace)})
+
+
+def _rounded(size: float) -> int:
+    """Round to three digits of MiB, which can be read and typed."""
+    return round(float(f"{size / MIB:.3g}") * MIB)
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,7 @@ def study(
         for name in policies
     ]
     try:
-        main = default_budget(trace)
+        main = main_budget(trace)
         sizes = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
         result = replay(trace, loaded, cache_bytes=sizes, jobs=jobs)
     except TraceError as error:

@@ -1,11 +1,12 @@
 """What the trace is: the lines of facts at the top of the report."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.report.words import NONE, counted, known, listed, mib
+from tracekit.report.words import counted, listed, mib
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
@@ -46,7 +47,8 @@ def _model(trace: Trace) -> Iterator[tuple[str, str]]:
     if model.quantisation:
         yield "Quantisation", model.quantisation
     moe, dense = len(trace.moe_layers), model.n_layer - len(trace.moe_layers)
-    yield "Layers", f"{model.n_layer}: {moe} with experts" + (f", {dense} without" if dense else "")
+    with_experts = f"{moe} with experts, {dense} without" if dense else "all with experts"
+    yield "Layers", f"{model.n_layer}: {with_experts}"
     yield "Experts", f"{model.n_expert} in a layer, {model.top_k} selected for a token"
     if model.gating:
         yield "Gating", model.gating
@@ -110,26 +112,24 @@ def _run(trace: Trace) -> Iterator[tuple[str, str]]:
     if facts.seed is not None:
         yield "Seed", str(facts.seed)
     if facts.command:
-        yield "Command", " ".join(facts.command)
+        yield "Command", shlex.join(facts.command)
     yield from _times(trace)
 
 
 def _times(trace: Trace) -> Iterator[tuple[str, str]]:
-    names = {
-        "wall_ms": "Time of a decoded token",
-        "io_ms": "of it reading",
-        "stall_ms": "of it waiting",
-    }
+    names = {"wall_ms": "", "io_ms": " reading", "stall_ms": " waiting for reads"}
     columns = [column for column in names if trace.has_steps(column)]
     if "wall_ms" not in columns:
         return
     steps = trace.steps(["phase", *columns])
     decoded = steps["phase"] == DECODE
-    medians = {column: float(np.nanmedian(steps[column][decoded])) for column in columns}
-    if not known(medians["wall_ms"]):
-        return
-    for column, median in medians.items():
-        yield names[column], f"{median:,.3g} ms (median)" if known(median) else NONE
+    medians = [
+        f"{np.median(times):,.3g} ms{names[column]}"
+        for column in columns
+        if len(times := steps[column][decoded & ~np.isnan(steps[column])])
+    ]
+    if medians:
+        yield "A decoded token", f"{', '.join(medians)} (medians)"
 
 
 def _data(trace: Trace) -> Iterator[tuple[str, str]]:

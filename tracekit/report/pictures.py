@@ -5,6 +5,7 @@ import io
 from dataclasses import dataclass
 
 import matplotlib as mpl
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -44,12 +45,12 @@ class Picture:
         return f"Plot: {self.summary}."
 
 
-def draw(kind: str, trace: Trace, choices: Choices) -> Picture:
-    """Draw one of the kinds of ``tracekit plot``."""
+def draw(kind: str, trace: Trace, choices: Choices, data: pd.DataFrame | None = None) -> Picture:
+    """Draw one of the kinds of ``tracekit plot``, from `data` where they are there already."""
     found = KINDS[kind]
     summary = found.summary[0].upper() + found.summary[1:]
     try:
-        data = found.compute(trace, choices)
+        data = found.compute(trace, choices) if data is None else data
     except TracekitError as error:
         return Picture(summary, summary, lacks=str(error))
     figure = Figure(figsize=SIZE, layout="constrained")

@@ -4,6 +4,7 @@ from tracekit.predictors.scoring import report
 
 MIB = 2**20
 NONE = "-"
+UNBROKEN = "\N{NO-BREAK SPACE}"  # between a figure and its unit
 
 
 def known(value: float | None) -> bool:
@@ -13,7 +14,7 @@ def known(value: float | None) -> bool:
 
 def percent(rate: float | None) -> str:
     """Write a fraction as percent; only a whole is written 100.0 %."""
-    return f"{report.percent(rate)} %" if known(rate) else NONE
+    return f"{report.percent(rate)}{UNBROKEN}%" if known(rate) else NONE
 
 
 def mib(size: float | None) -> str:
@@ -21,7 +22,7 @@ def mib(size: float | None) -> str:
     if not known(size):
         return NONE
     value = size / MIB
-    return f"{value:,.0f} MiB" if value >= 100 else f"{value:.3g} MiB"
+    return (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") + f"{UNBROKEN}MiB"
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

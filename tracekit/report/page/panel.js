@@ -5,7 +5,7 @@
 const MIB = 2 ** 20;
 const CONTEXT = 24; // tokens of text on either side of the picked one
 
-const mib = (bytes) => `${(bytes / MIB).toLocaleString("en", { maximumSignificantDigits: 3 })} MiB`;
+const mib = (bytes) => `${(bytes / MIB).toLocaleString("en", { maximumSignificantDigits: 3 })}\u00a0MiB`;
 const shown = (piece) => (piece ?? "").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 
 function row(slot, index, heaviest) {
