@@ -235,6 +235,8 @@ def test_the_json_is_plain_and_complete():
     assert data["schema"] == "tracekit.replay/1"
     assert data["config"] == {
         "policies": ["lru", "bound"],
+        "bank_bytes": 12 * MIB,
+        "token_cycle_bytes": 6 * MIB,
         "cache_bytes": [2 * MIB, 6 * MIB],
         "seed": 3,
         "per_layer": True,
