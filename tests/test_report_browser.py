@@ -317,6 +317,12 @@ def test_a_phone_scrolls_down_only(page):
         phone.open(page)
         until(phone, "matrix-cell-title", "step")
         assert phone.run("return [innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+        assert phone.run(
+            """
+            const cell = document.querySelector(".cell");
+            return cell.scrollWidth <= cell.clientWidth;
+            """
+        )
         small = phone.run(
             """
             return [...document.querySelectorAll("button, select, input")]

@@ -13,7 +13,6 @@ from tracekit.cli.options import (
     QuietOption,
     SeedOption,
     TraceArgument,
-    VerboseOption,
 )
 from tracekit.cli.output import check_free, written_whole
 from tracekit.cli.table import size
@@ -34,7 +33,7 @@ def report(
     ] = None,
     predictor: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[,NAME…]", help="Predictors to score; all that can be."),
+        typer.Option(metavar="NAME[,NAME…]", help="Predictors to score."),
     ] = None,
     cache_mib: Annotated[
         list[str] | None,
@@ -44,13 +43,12 @@ def report(
     jobs: JobsOption = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
-    verbose: VerboseOption = False,
 ) -> None:
     """Write one self-contained page: figures, tables, plots, and a matrix to browse.
 
     The page needs no network and no other file.
     """
-    console = Console(quiet, verbose)
+    console = Console(quiet)
     if output.is_dir():
         raise UsageError(f"{output} is a folder; name a file to write.")
     check_free(output, force)
