@@ -9,6 +9,7 @@ import zlib
 from html.parser import HTMLParser
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from report_traces import HOSTILE_NAME, HOSTILE_PROMPT, edit_facts, edit_pieces, open_written, write
 from routing_traces import make_trace
@@ -278,6 +279,28 @@ def test_a_trace_without_a_decoded_token_has_a_report():
     assert len(page.all("img")) == 3  # popularity, and the curves, which count prefills too
     assert page.all("script") == []
     assert page.by_id("cache-caption")
+
+
+def test_a_trace_without_expert_sizes_still_shows_what_was_recorded():
+    whole = make_trace()
+    codes = np.zeros((whole.n_rows, 2), np.uint8)
+    sized = make_trace(residency=codes)
+    layers = sized.layers.set_column(1, "expert_bytes", pa.nulls(len(sized.layers), pa.int64()))
+    columns = ["turn", "pass", "phase", "step", "layer", "experts", "weights", "residency"]
+    rows = sized.routing(columns)
+    table = pa.table(
+        {
+            name: pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 2)
+            if values.ndim == 2
+            else pa.array(values)
+            for name, values in rows.items()
+        }
+    ).append_column("dropped", pa.nulls(len(rows["turn"]), pa.list_(pa.uint8(), 2)))
+    trace = Trace.from_tables(sized.facts, layers, table)
+    page = report(trace, pictures=True)
+    assert page.config()["expertBytes"] == [None] * 3
+    assert [e["text"] for e in page.all("option")] == ["as recorded"]
+    assert page.says("does not say how many bytes an expert of layer 0 has")
 
 
 def test_options_reach_the_figures(trace):

@@ -79,7 +79,7 @@ def build_report(
 
     pictures = {section: list(map(picture, kinds)) for section, kinds in PICTURES.items()}
     return render(
-        title=trace.facts.model.name,
+        title=trace.facts.model.name or "A model without a name",
         lead=overview.lead(trace),
         warnings=[*trace.warnings, *scored.alarm],
         figures=headline.figures(trace, scored.records, cache),

@@ -1,4 +1,4 @@
-"""The data of the step × layer matrix: small deflated pieces that the page unpacks as it shows them.
+"""The data of the step × layer matrix: small pieces that the page unpacks as it shows them.
 
 The arrays of T decoded tokens, L MoE layers and k slots are cut into chunks of tokens. Of each
 chunk the page holds the experts and weights once, and the residency once for every *view*: as it
@@ -132,13 +132,13 @@ def pack(trace: Trace, views: Sequence[View], note: str | None = None) -> Browse
         missed = (view.states == MISS).sum(axis=(1, 2), dtype="<u4")
         blobs.append((f"missed-{number}", _coded(missed.tobytes())))
     sizes = trace.layer_columns
-    known = dict(zip(sizes["layer"].tolist(), sizes["expert_bytes"].tolist(), strict=True))
+    size = dict(zip(sizes["layer"].tolist(), sizes["expert_bytes"].tolist(), strict=True))
     config = {
         "tokens": grid.n_tokens,
         "layers": grid.layer.tolist(),
         "topK": grid.top_k,
         "perToken": per_token,
-        "expertBytes": [known.get(layer, -1) for layer in grid.layer.tolist()],
+        "expertBytes": [s if (s := size.get(n, -1)) >= 0 else None for n in grid.layer.tolist()],
         "chunkTokens": chunk_tokens,
         "wideExperts": id_type is not np.uint8,
         "weightScale": scale,

@@ -21,8 +21,8 @@ class Cells {
     return Math.floor(token / this.chunkTokens);
   }
 
-  // A function (token, layer) → [missed, prefetched, looked up] of one chunk; null while the chunk
-  // is not unpacked.
+  // A function (token, layer) → [missed, prefetched, looked up] of one chunk; null until the chunk is
+  // unpacked.
   counter(view, chunk) {
     const states = this.blobs.peek(`view-${view}-${chunk}`);
     if (states === null) {

@@ -5,32 +5,29 @@
 const MIB = 2 ** 20;
 const CONTEXT = 24; // tokens of text on either side of the picked one
 
-const mib = (bytes) => `${(bytes / MIB).toLocaleString("en", { maximumSignificantDigits: 3 })}\u00a0MiB`;
+const shortest = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
+// Sizes that the trace does not know are left out.
+const read = (bytes) => (bytes === null ? "" : `, ${shortest.format(bytes / MIB)}\u00a0MiB`);
 const shown = (piece) => (piece ?? "").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
 
+function element(name, properties) {
+  return Object.assign(document.createElement(name), properties);
+}
+
+// A row of the table of experts.
 function row(slot, index, heaviest) {
-  const line = document.createElement("tr");
-  const head = document.createElement("th");
-  head.scope = "row";
-  head.textContent = String(index);
-  line.append(head);
-  for (const text of [
-    String(slot.expert),
-    slot.weight === null ? "-" : slot.weight.toFixed(3),
-    RESIDENCY[slot.state],
-  ]) {
-    line.insertCell().textContent = text;
-  }
-  const [, weight, residency] = line.cells[0].parentNode.querySelectorAll("td");
+  const line = element("tr");
+  line.append(element("th", { scope: "row", textContent: String(index) }));
+  line.insertCell().textContent = String(slot.expert);
+  const weight = line.insertCell();
   if (slot.weight !== null && heaviest > 0) {
-    const bar = document.createElement("span");
-    bar.className = "bar";
+    const bar = element("span", { className: "bar" });
     bar.style.width = `${(4 * Math.max(slot.weight, 0)) / heaviest}em`;
-    weight.prepend(bar);
+    weight.append(bar);
   }
-  const mark = document.createElement("span");
-  mark.className = `swatch state-${slot.state}`;
-  residency.prepend(mark);
+  weight.append(slot.weight === null ? "-" : slot.weight.toFixed(3));
+  const swatch = element("span", { className: `swatch state-${slot.state}` });
+  line.insertCell().append(swatch, RESIDENCY[slot.state]);
   return line;
 }
 
@@ -58,7 +55,7 @@ class Panel {
     parts.title.textContent = `${turn}step ${found.step}, layer ${name}`.replace(/^./, (c) =>
       c.toUpperCase(),
     );
-    const summary = this.#counted(slots, cells.expertBytes[layer]);
+    const summary = this.#counted(slots, layer);
     parts.summary.textContent = `${summary} ${this.#whole(found)}`;
     if (around !== null) {
       parts.before.textContent = shown(around[0]);
@@ -68,33 +65,37 @@ class Panel {
     const heaviest = Math.max(...slots.map((slot) => slot.weight ?? 0));
     parts.rows.replaceChildren(...slots.map((slot, index) => row(slot, index, heaviest)));
     if (aloud) {
-      const token = found.piece === null ? "" : `, token “${shown(found.piece)}”`;
+      const spelt = found.piece === null ? "" : `, token “${shown(found.piece)}”`;
       const experts = slots.map((slot) => `${slot.expert} ${RESIDENCY[slot.state]}`).join(", ");
-      parts.said.textContent = `${parts.title.textContent}${token}. ${summary} Experts: ${experts}.`;
+      parts.said.textContent = `${parts.title.textContent}${spelt}. ${summary} Experts: ${experts}.`;
     }
   }
 
-  #counted(slots, expertBytes) {
-    const lookups = slots.filter((slot) => slot.state <= PREFETCHED).length;
-    const missed = slots.filter((slot) => slot.state === MISS).length;
+  #counted(slots, layer) {
+    const { missed, lookups, bytes } = this.#tally([[slots, layer]]);
     if (lookups === 0) {
       return "Nothing was looked up here.";
     }
     const found = `${lookups - missed} of ${lookups} experts were resident`;
-    return missed ? `${found}; ${missed} read, ${mib(missed * expertBytes)}.` : `${found}.`;
+    return missed ? `${found}; ${missed} read${read(bytes)}.` : `${found}.`;
   }
 
   #whole(found) {
-    let missed = 0;
-    let lookups = 0;
-    let bytes = 0;
-    this.cells.layers.forEach((_, layer) => {
-      for (const slot of found.slots(layer)) {
-        lookups += slot.state <= PREFETCHED;
-        missed += slot.state === MISS;
-        bytes += slot.state === MISS ? this.cells.expertBytes[layer] : 0;
-      }
-    });
-    return `The whole token: ${missed} of ${lookups} lookups missed, ${mib(bytes)} read.`;
+    const all = this.cells.layers.map((_, layer) => [found.slots(layer), layer]);
+    const { missed, lookups, bytes } = this.#tally(all);
+    return `The whole token: ${missed} of ${lookups} lookups missed${read(bytes)}.`;
+  }
+
+  // Misses, lookups and bytes read of the slots of some layers; null bytes where a size is unknown.
+  #tally(layers) {
+    const sum = { missed: 0, lookups: 0, bytes: 0 };
+    for (const [slots, layer] of layers) {
+      const size = this.cells.expertBytes[layer];
+      const missed = slots.filter((slot) => slot.state === MISS).length;
+      sum.missed += missed;
+      sum.lookups += slots.filter((slot) => slot.state <= PREFETCHED).length;
+      sum.bytes = size === null || sum.bytes === null ? null : sum.bytes + missed * size;
+    }
+    return sum;
   }
 }

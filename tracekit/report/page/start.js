@@ -2,16 +2,12 @@
 // Wires the matrix, the strip above it, the controls and the panel together.
 
 (() => {
-  const source = document.getElementById("matrix-config");
-  if (source === null) {
-    return; // the page says why it has no matrix
-  }
   const part = (name) => document.getElementById(`matrix-${name}`);
   if (typeof DecompressionStream === "undefined") {
     part("old").hidden = false;
     return;
   }
-  const cells = new Cells(JSON.parse(source.textContent), new Blobs());
+  const cells = new Cells(JSON.parse(part("config").textContent), new Blobs());
   const panel = new Panel(cells, {
     title: part("cell-title"),
     summary: part("summary"),
@@ -33,14 +29,16 @@
     },
     {
       onMove: () => strip.draw(board.view, board.visible),
-      onPick: (picked) => picked_(picked, true),
+      onPick: (picked) => follow(picked, true),
     },
   );
 
-  function picked_(picked, aloud) {
+  // Let the slider and the panel follow the picked cell.
+  function follow(picked, aloud) {
     const { turn, step } = cells.place(picked.token);
     slider.value = String(picked.token);
-    slider.setAttribute("aria-valuetext", cells.turns > 1 ? `turn ${turn}, step ${step}` : `step ${step}`);
+    const place = cells.turns > 1 ? `turn ${turn}, step ${step}` : `step ${step}`;
+    slider.setAttribute("aria-valuetext", place);
     panel.show(board.view, picked, aloud);
   }
 
@@ -55,8 +53,9 @@
       board.pick(token + Number(button.dataset.token), layer + Number(button.dataset.layer));
     });
   }
-  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => board.redraw());
+  const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", () => board.redraw());
   part("browser").hidden = false;
   board.layout();
-  picked_(board.picked, false);
+  follow(board.picked, false);
 })();
