@@ -148,6 +148,6 @@ class Model:
 
     def close(self) -> None:
         """Free the model."""
-        if self.pointer:
-            binding.load().llama_model_free(self.pointer)
-            self.pointer = None
+        pointer, self.pointer = self.pointer, None
+        if pointer:
+            binding.load().llama_model_free(pointer)

@@ -156,7 +156,7 @@ def record(
     path = Path(path)
     if not turns:
         raise UsageError("There is no prompt; give one with -p.")
-    check_target(path, force)  # before a large model is loaded
+    check_target(path, force, [Path(model)])  # before a large model is loaded
     file = ModelFile.open(Path(model))
     check_budget(file, options)
     loaded = Model(file, options.n_expert_used)

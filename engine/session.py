@@ -20,6 +20,8 @@ from engine.store import ExpertStore, StoreTotals
 from tracekit.trace.errors import TracekitError, UsageError
 
 MIB = 1 << 20
+MOST_CTX = 1 << 24
+MOST_THREADS = 1024
 CHUNK = 512
 CAPTURE_BYTES = (
     16 * MIB
@@ -47,8 +49,8 @@ class Streaming:
     direct_io: bool = False
 
     def __post_init__(self) -> None:
-        if self.lanes < 1:
-            raise UsageError(f"{self.lanes} I/O threads cannot be; give at least 1.")
+        if not 1 <= self.lanes <= MOST_THREADS:
+            raise UsageError(f"{self.lanes} I/O threads cannot be; give 1 to {MOST_THREADS}.")
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,10 @@ class Options:
     capture: Capture = field(default_factory=Capture)
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "threads", "chunk"):
+        for name, most in (("n_ctx", MOST_CTX), ("threads", MOST_THREADS), ("chunk", MOST_CTX)):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name.replace('_', ' ')} {value} cannot be; give at least 1.")
+            if value is not None and not 1 <= value <= most:
+                raise UsageError(f"{name.replace('_', ' ')} {value} cannot be; give 1 to {most}.")
 
 
 class Session:
@@ -169,13 +171,14 @@ class Session:
     def close(self) -> None:
         """Free the context, the model and the threads that read."""
         llama = binding.load()
-        if self._context is not None:
+        # Forgotten before it is freed: an interrupt in between must not free it twice.
+        context, self._context = self._context, None
+        if context is not None:
             llama.llama_batch_free(self._batch)
-            llama.llama_free(self._context)
-            self._context = None
-        if self.lanes is not None:
-            self.lanes.close()
-            self.lanes = None
+            llama.llama_free(context)
+        lanes, self.lanes = self.lanes, None
+        if lanes is not None:
+            lanes.close()
         self.model.close()
 
     @property
@@ -221,6 +224,8 @@ class Session:
             Whether the last token's logits are wanted. Without, most models run no token
             through the last layer's experts.
         """
+        if self._context is None:
+            raise ValueError("the session is closed")
         if not 1 <= len(tokens) <= self.chunk:
             raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
         started = time.perf_counter()
@@ -240,6 +245,8 @@ class Session:
 
     def logits(self) -> np.ndarray:
         """Return the last token's logits, float32 [n_vocab]."""
+        if self._context is None:
+            raise ValueError("the session is closed")
         pointer = binding.load().llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
 

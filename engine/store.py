@@ -113,7 +113,14 @@ class ExpertStore:
         # Evicting what must go before reading leaves the same entries as evicting afterwards,
         # and the memory never holds both.
         freed = self._evict(layer, touched)
-        self._fetch(layer, missed, freed)
+        try:
+            self._fetch(layer, missed, freed)
+        except BaseException:
+            # What did not come in is not resident, or later passes would compute with nothing.
+            for expert in missed:
+                del self._resident[layer, expert]
+                self.resident_bytes -= size
+            raise
         self._totals.lookups += len(touched)
         self._totals.hits += len(touched) - len(missed)
         self._totals.read_bytes += len(missed) * size
@@ -147,7 +154,12 @@ class ExpertStore:
         for file, start, stop in freed[reused:]:
             self._memory[file].release(start, stop)
         if slices:
-            times = self._lanes.read(slices)
+            try:
+                times = self._lanes.read(slices)
+            except BaseException:
+                for file, start, stop in slices:
+                    self._memory[file].release(start, stop)
+                raise
             self._totals.io_ms += times.io_ms
             self._totals.stall_ms += times.stall_ms
             self._totals.moved_bytes += times.moved_bytes

@@ -90,7 +90,7 @@ BAD = {
     "no number": (["-p", "a", "--stream", "--cache-mib", "nan"], 2, "MiB or auto, not 'nan'"),
     "a negative size": (["-p", "a", "--stream", "--cache-mib", "-1"], 2, "not '-1'"),
     "too small a cache": (["-p", "a", "--stream", "--cache-mib", "0"], 2, "is too small"),
-    "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "give at least 1"),
+    "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "give 1 to 1024"),
     "a type": (["-p", "a", "--gate-dtype", "f64"], 2, "f32 or f16"),
     "a prompt too long": (["-p", "a" * 9, "--ctx", "8"], 2, "9 tokens"),
     "a negative length": (["-p", "a", "-n", "-1"], 2, "-n -1 cannot be"),
@@ -149,3 +149,12 @@ def test_a_model_that_lacks_a_tensor(model: Path, tmp_path: Path) -> None:
     result = run(path, "-p", "a", "-o", tmp_path / "run.trace")
     assert result.exit_code == 1
     assert ": tensor 'blk.1.ffn_norm.weight' not found" in result.stderr
+
+
+def test_the_model_is_never_overwritten(model: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(model.read_bytes())
+    result = run(copy, "-p", "a", "-n", "1", "-o", copy, "--force")
+    assert result.exit_code == 2
+    assert "is what the trace is made from" in result.stderr
+    assert copy.read_bytes() == model.read_bytes()

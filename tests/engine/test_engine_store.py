@@ -15,6 +15,7 @@ from engine.memory import PAGE, FileMemory
 from engine.model_file import StoredTensor
 from engine.store import ExpertStore
 from tracekit.trace import TracekitError
+from tracekit.trace.schema import HIT, MISS
 
 EXPERTS = 6
 SIZES = {0: 100, 2: 130, 3: 100}
@@ -98,6 +99,23 @@ def test_accounting_is_a_replays(batches: list[tuple[int, list]], budget: int) -
     assert (totals.lookups, totals.hits, totals.read_bytes) == (lookups, hits, read)
     assert lanes.bytes == read
     assert store.take_totals().lookups == 0
+
+
+def test_what_failed_to_come_in_is_not_resident(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, lanes = CountingMemory(), CountingLanes()
+    store = ExpertStore(stacked(), [memory], lanes, 10_000)
+    store.load(0, np.array([[0, 1]]))
+
+    def fail(_slices: list) -> ReadTimes:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes, "read", fail)
+        with pytest.raises(KeyboardInterrupt):
+            store.load(0, np.array([[1, 2]]))
+    assert store.resident_bytes == sum(memory.held.values()) == 2 * SIZES[0]
+    assert store.load(0, np.array([[1, 2]])).tolist() == [[HIT, MISS]]
+    assert lanes.bytes == 3 * SIZES[0]
 
 
 @pytest.fixture

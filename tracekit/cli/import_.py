@@ -36,7 +36,7 @@ def import_(
     from tracekit.trace import write_trace
     from tracekit.trace.atomic import check_target
 
-    check_target(output, force)
+    check_target(output, force, [file])
     trace = open_any(file)
     for warning in trace.warnings:
         console.warn(warning)

@@ -4,7 +4,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,29 +78,43 @@ def write_facts(directory: Path, facts: TraceFacts) -> None:
     TracekitError
     """
     with whole_file(directory / FACTS_FILE) as work:
-        text = json.dumps(facts.to_json(), indent=1, ensure_ascii=False)
-        work.write_text(text + "\n", encoding="utf-8", errors="surrogateescape")
+        # Escapes carry what UTF-8 cannot: the bytes of a file name that is no text.
+        work.write_text(json.dumps(facts.to_json(), indent=1) + "\n", encoding="ascii")
 
 
-def check_target(path: Path, force: bool) -> None:
+def check_target(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
     """Refuse a place where a trace must not be written.
+
+    Parameters
+    ----------
+    path : Path
+    force : bool
+    inputs : iterable of Path
+        What the trace is made from.
 
     Raises
     ------
     UsageError
-        Something is there and `force` is False, or it is a directory that is no trace: that is
-        never removed.
+        Something is there and `force` is False; or it is one of `inputs`, or a directory that is
+        no trace: those are never removed.
     """
     if not os.path.lexists(path):
         return
     if not force:
         raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
-    if path.is_dir() and not path.is_symlink():
-        is_trace = (path / FACTS_FILE).is_file()
-        if not is_trace and any(path.iterdir()):
-            raise UsageError(
-                f"{path} is a directory but no trace; it is not overwritten: use another name."
-            )
+    if any(each.exists() and path.exists() and path.samefile(each) for each in inputs):
+        raise UsageError(f"{path} is what the trace is made from; use another name.")
+    if path.is_dir() and not path.is_symlink() and not _is_trace(path) and any(path.iterdir()):
+        raise UsageError(
+            f"{path} is a directory but no trace; it is not overwritten: use another name."
+        )
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        return '"tracekit.trace/' in (path / FACTS_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def new_folder(path: Path) -> Path:
