@@ -82,6 +82,7 @@ def test_the_sweep_command_writes_prints_and_checks(study):
 
     assert f"{table} is as before." in run("sweep", study).err
     assert run("sweep", "--check", study).code == 0
+    assert "small: " in run("sweep", "-v", study).err  # what the replay had to say of the trace
 
     as_json = json.loads(run("sweep", "--format", "json", study).out)
     assert as_json["schema"] == "tracekit.sweep/1"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli.console import Console
-from tracekit.cli.options import ForceOption, JobsOption, QuietOption
+from tracekit.cli.options import ForceOption, JobsOption, QuietOption, VerboseOption
 from tracekit.cli.output import Output, written_whole
 from tracekit.trace.errors import TracekitError
 
@@ -46,12 +46,13 @@ def sweep(
     force: ForceOption = False,
     jobs: JobsOption = None,
     quiet: QuietOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Rerun studies and say of each claim whether it holds.
 
     The result table of a study is written beside it: `x.csv` for `x.toml`.
     """
-    console = Console(quiet)
+    console = Console(quiet, verbose)
     destination = Output(output, format, force, formats=("table", "json"))
     from tracekit.studies import read_study
     from tracekit.studies import sweep as run
