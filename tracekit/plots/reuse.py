@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from tracekit.plots.style import (
     BLUE,
@@ -69,6 +69,8 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
     if used.any():
         ax.set_xlim(low[used].iloc[0] / 1.5, high.iloc[-1] * 1.1)
     ax.set_xscale("log")
+    left, right = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if right < 50 * left else (1,)))
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_ylim(0, max(1.05 * reused["share"].max(), 0.01))
