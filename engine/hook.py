@@ -15,6 +15,7 @@ import numpy as np
 from engine import binding
 from engine.ggml import NAME_OFFSET, Tensor
 from engine.graph import MoeLayer, Plan
+from engine.interrupts import Held
 from tracekit.trace.errors import UsageError
 
 _DTYPES = {"f32": np.float32, "f16": np.float16}
@@ -99,6 +100,8 @@ class Hook:
 
     Attributes
     ----------
+    held : Held
+        Tells when Ctrl-C is to break the pass off.
     on_selection : callable or None
         Called as ``on_selection(layer, experts)`` when a layer has selected and its experts have
         not run; returns the residency of each selected expert.
@@ -109,6 +112,7 @@ class Hook:
         self.on_selection: OnSelection | None = None
         self.callback = binding.load().ggml_backend_sched_eval_callback(self._call)
         self.current: PassCapture | None = None
+        self.held = Held()
         self._act: Callable[[int, bool], bool] = self._ignore
         self._error: BaseException | None = None
         self._nodes: list[int] = []
@@ -152,14 +156,15 @@ class Hook:
             raise error
 
     def _call(self, node: int, ask: bool, _data: object) -> bool:
-        # An exception must not cross C: it is kept, the rest of the pass runs unwatched.
-        if self._error is not None:
-            return False
+        # An exception must not cross C: it is kept. That a node is wanted, and after it no other,
+        # ends the pass there.
         try:
-            return self._act(node, ask)
+            if self._error is None and not self.held.pressing:
+                return self._act(node, ask)
+            self._error = self._error or KeyboardInterrupt()
         except BaseException as error:
             self._error = error
-            return False
+        return ask
 
     def _ignore(self, _node: int, _ask: bool) -> bool:
         return False

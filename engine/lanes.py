@@ -53,14 +53,18 @@ class Lanes:
         self._direct = direct
         self._paths = list(paths)
         self._files = [_open(path, direct) for path in self._paths]
-        self._work: SimpleQueue[deque[_Piece] | None] = SimpleQueue()
-        self._done: SimpleQueue[_Lane] = SimpleQueue()
-        self._helpers = [
-            threading.Thread(target=self._help, name=f"lane-{i}", daemon=True)
-            for i in range(1, count)
-        ]
-        for helper in self._helpers:
-            helper.start()
+        self._work: SimpleQueue[_Job | None] = SimpleQueue()
+        self._helpers: list[threading.Thread] = []
+        try:
+            for i in range(1, count):
+                helper = threading.Thread(target=self._help, name=f"lane-{i}", daemon=True)
+                helper.start()
+                self._helpers.append(helper)
+        except RuntimeError as error:
+            self.close()
+            raise TracekitError(
+                f"The system starts no more than {i} of {count} I/O threads; give fewer."
+            ) from error
 
     def read(self, slices: Iterable[Read]) -> ReadTimes:
         """Read slices (file, start, stop) and return when the last is in.
@@ -71,11 +75,15 @@ class Lanes:
             A read failed, or a file ends before the slice does.
         """
         started = time.perf_counter()
-        pieces = deque(self._pieces(slices))
-        helping = min(len(self._helpers), len(pieces) - 1)
+        job = _Job(deque(self._pieces(slices)), SimpleQueue())
+        helping = min(len(self._helpers), len(job.pieces) - 1)
         for _ in range(helping):
-            self._work.put(pieces)
-        lanes = [self._run(pieces)] + [self._done.get() for _ in range(helping)]
+            self._work.put(job)
+        try:
+            lanes = [self._run(job.pieces)] + [job.done.get() for _ in range(helping)]
+        finally:
+            # Broken off: no lane begins another piece. What one still writes is what belongs there.
+            job.pieces.clear()
         for lane in lanes:
             if lane.error is not None:
                 raise lane.error
@@ -112,8 +120,8 @@ class Lanes:
             yield _Piece(file, start, end, stop)
 
     def _help(self) -> None:
-        while (pieces := self._work.get()) is not None:
-            self._done.put(self._run(pieces))
+        while (job := self._work.get()) is not None:
+            job.done.put(self._run(job.pieces))
 
     def _run(self, pieces: deque["_Piece"]) -> "_Lane":
         lane = _Lane()
@@ -157,6 +165,13 @@ class _Piece(NamedTuple):
     start: int
     stop: int
     needed: int
+
+
+class _Job(NamedTuple):
+    """A set of reads under way: what no lane has begun, and what each lane has done."""
+
+    pieces: deque[_Piece]
+    done: "SimpleQueue[_Lane]"
 
 
 class _Lane:

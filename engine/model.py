@@ -4,7 +4,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 
-from engine import binding
+from engine import binding, interrupts
 from engine.model_file import ModelFile
 from tracekit.trace.errors import TracekitError, UsageError
 
@@ -44,7 +44,15 @@ class Model:
         if n_expert_used is not None:
             overrides = self._override_top_k(n_expert_used)
             binding.set_fields(params, kv_overrides=overrides)
-        self.pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+        self.pointer = None
+        try:
+            with interrupts.held() as held:
+                go_on = llama.llama_progress_callback(lambda _share, _data: not held.pressing)
+                binding.set_fields(params, progress_callback=go_on)
+                self.pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+        except KeyboardInterrupt:
+            self.close()
+            raise
         if not self.pointer:
             raise TracekitError(
                 f"llama.cpp cannot load {file.paths[0]}: {binding.log().complaint()}."

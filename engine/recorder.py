@@ -1,16 +1,13 @@
 """Recording: prompts evaluated, tokens generated, every routing written to a trace."""
 
-import contextlib
 import os
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import tracekit
-from engine import binding
+from engine import binding, interrupts
 from engine.model import Model
 from engine.model_file import ModelFile
 from engine.prompts import Prompt
@@ -150,6 +147,7 @@ def record(
     Notes
     -----
     Ctrl-C ends the recording after the pass that runs; the trace is then complete and says so.
+    A second one breaks the pass off, and the trace is left incomplete.
     """
     options, generation = options or Options(), generation or Generation()
     turns = [Prompt(each) if isinstance(each, str) else each for each in prompts]
@@ -212,11 +210,11 @@ class _Run:
         sampler = Sampler(self.generation.sampling)
         ended = LENGTH
         try:
-            with _interrupts() as interrupted:
+            with interrupts.held(patience=1) as held:
                 for turn, tokens in enumerate(self.turns):
                     sampler.reset()
                     self.progress.turn, self.progress.decoded_in_turn = turn, 0
-                    ended = self._turn(turn, tokens, sampler, interrupted)
+                    ended = self._turn(turn, tokens, sampler, held)
                     if ended == INTERRUPTED:
                         break
                 self.session.close()  # joining the parts takes memory that the experts held
@@ -225,15 +223,13 @@ class _Run:
             sampler.close()
         return ended
 
-    def _turn(
-        self, turn: int, tokens: list[int], sampler: Sampler, interrupted: threading.Event
-    ) -> str:
+    def _turn(self, turn: int, tokens: list[int], sampler: Sampler, held: interrupts.Held) -> str:
         session = self.session
         session.clear()
         for start in range(0, len(tokens), session.chunk):
             part = tokens[start : start + session.chunk]
             self._evaluate(part, turn, PREFILL, want_logits=start + len(part) == len(tokens))
-            if interrupted.is_set():
+            if held.count:
                 return INTERRUPTED
         for _ in range(self.generation.n_decode):
             token = sampler.sample(session.context)
@@ -244,7 +240,7 @@ class _Run:
             self._evaluate([token], turn, DECODE, want_logits=True)
             if self.on_piece is not None:
                 self.on_piece(turn, session.model.piece(token))
-            if interrupted.is_set():
+            if held.count:
                 return INTERRUPTED
         return LENGTH
 
@@ -271,30 +267,6 @@ class _Run:
             progress.totals.add(done.store)
         if self.on_progress is not None:
             self.on_progress(progress)
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into an event that is looked at between passes.
-
-    Raised in the middle of a pass it would be lost in llama.cpp's C code. The second one acts as
-    usual. Outside the main thread Python takes no signals, and Ctrl-C is not ours to handle.
-    """
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    previous = signal.getsignal(signal.SIGINT)
-
-    def note(_signal: int, _frame: object) -> None:
-        event.set()
-        signal.signal(signal.SIGINT, previous)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _context_length(turns: list[list[int]], generation: Generation, model: Model) -> int:

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from engine import binding
+from engine import binding, interrupts
 from engine.graph import Plan, read_plan
 from engine.hook import Capture, Hook, PassCapture
 from engine.lanes import Lanes
@@ -142,15 +142,17 @@ class Session:
             check_budget(file, self.options)
             self.model = Model(file, self.options.n_expert_used)
         try:
-            self._open()
+            with interrupts.held() as held:
+                self._open(held)
         except BaseException:
             self.close()
             raise
 
-    def _open(self) -> None:
+    def _open(self, held: interrupts.Held) -> None:
         self.position = 0
         self.chunk = self._largest_chunk()
         self._hook = Hook(self.options.capture)
+        self._hook.held = held
         self._context = self.make_context(self._hook.callback)
         self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
         self.plan = self._learn()
@@ -223,23 +225,25 @@ class Session:
         want_logits : bool
             Whether the last token's logits are wanted. Without, most models run no token
             through the last layer's experts.
+
+        Raises
+        ------
+        TracekitError, KeyboardInterrupt
+            A read failed, or Ctrl-C broke the pass off: the tokens evaluated so far are forgotten.
         """
         if self._context is None:
             raise ValueError("the session is closed")
         if not 1 <= len(tokens) <= self.chunk:
             raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
-        started = time.perf_counter()
-        self._hook.begin(len(tokens))
-        self._decode(tokens, want_logits)
-        seen = self._hook.end()
-        whole = [count == len(tokens) for _, count in seen.layers]
-        if len(whole) != len(self.plan.layers) or not all(whole[:-1]):
-            raise TracekitError(
-                f"llama.cpp evaluated the {len(tokens)} tokens at step {self.position} in parts, "
-                "which a trace cannot tell apart; give --chunk 1."
-            )
+        started, first_step = time.perf_counter(), self.position
+        try:
+            with interrupts.held() as self._hook.held:
+                seen = self._watched(tokens, want_logits)
+        except BaseException:
+            self.clear()
+            raise
         wall_ms = 1e3 * (time.perf_counter() - started)
-        first_step, self.position = self.position, self.position + len(tokens)
+        self.position += len(tokens)
         totals = self.store.take_totals() if self.store is not None else None
         return Pass(tokens, first_step, seen, wall_ms, totals)
 
@@ -249,6 +253,18 @@ class Session:
             raise ValueError("the session is closed")
         pointer = binding.load().llama_get_logits_ith(self._context, -1)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
+
+    def _watched(self, tokens: list[int], want_logits: bool) -> PassCapture:
+        self._hook.begin(len(tokens))
+        self._decode(tokens, want_logits)
+        seen = self._hook.end()
+        whole = [count == len(tokens) for _, count in seen.layers]
+        if len(whole) != len(self.plan.layers) or not all(whole[:-1]):
+            raise TracekitError(
+                f"llama.cpp evaluated the {len(tokens)} tokens at step {self.position} in parts, "
+                "which a trace cannot tell apart; give --chunk 1."
+            )
+        return seen
 
     def _decode(self, tokens: list[int], want_logits: bool) -> None:
         batch = self._batch

@@ -2,7 +2,9 @@
 
 import mmap
 import os
-from collections import OrderedDict
+import threading
+import time
+from collections import OrderedDict, deque
 from pathlib import Path
 
 import numpy as np
@@ -221,3 +223,51 @@ def test_a_read_that_fails(stored: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.undo()
     reader.read([(0, 0, 100)])  # the lanes are still there
     reader.close()
+
+
+def test_a_read_that_is_broken_off(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, _mapping = in_place_of_its_mapping(stored)
+    reader = Lanes([stored], [memory], 2, direct=False)
+    run, really = reader._run, os.preadv
+    helped, begun = threading.Event(), threading.Event()
+
+    def breaking(pieces: deque) -> object:
+        if threading.current_thread() is threading.main_thread():
+            assert helped.wait(10)
+            raise KeyboardInterrupt
+        helped.set()
+        return run(pieces)
+
+    monkeypatch.setattr(reader, "_run", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        reader.read([(0, 0, 100), (0, 200, 300)])
+    monkeypatch.undo()
+
+    def helper_last(file: int, buffers: list, at: int) -> int:
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(10)
+        else:
+            begun.set()
+            time.sleep(0.1)
+        return really(file, buffers, at)
+
+    monkeypatch.setattr(os, "preadv", helper_last)
+    reader.read([(0, 400, 500), (0, 600, 700)])
+    assert memory.bytes[400:500] == stored.read_bytes()[400:500]
+    assert memory.bytes[600:700] == stored.read_bytes()[600:700]
+    reader.close()
+
+
+def test_more_lanes_than_threads(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = [], threading.Thread.start
+
+    def few(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", few)
+    with pytest.raises(TracekitError, match="no more than 3 of 8 I/O threads; give fewer"):
+        Lanes([stored], [None], 8, direct=False)
+    assert not any(thread.is_alive() for thread in started)

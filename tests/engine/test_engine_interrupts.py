@@ -1,0 +1,160 @@
+"""Ctrl-C: while a model loads, in the middle of a pass, and what a session is worth afterwards."""
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from runs import TEXT
+
+from engine import Generation, Options, Session, Streaming, binding, interrupts, record
+from engine.store import ExpertStore
+from tracekit.trace import Trace
+
+STREAMED = Options(threads=1, streaming=Streaming(cache_bytes=1 << 20, lanes=2))
+
+
+def press() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _pythons_own_handler() -> Iterator[None]:
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Loads:
+    """Counts the loads of expert batches, and presses Ctrl-C in one of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.presses: dict[int, int] = {}
+
+    def note(self) -> None:
+        self.count += 1
+        for _ in range(self.presses.get(self.count, 0)):
+            press()
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
+    seen, load = Loads(), ExpertStore.load
+
+    def noting(store: ExpertStore, layer: int, selected: np.ndarray) -> np.ndarray:
+        seen.note()
+        return load(store, layer, selected)
+
+    monkeypatch.setattr(ExpertStore, "load", noting)
+    return seen
+
+
+def test_one_is_noted() -> None:
+    with interrupts.held(patience=1) as held:
+        press()
+        assert (held.count, held.pressing) == (1, False)
+
+
+def test_one_too_many_is_raised_at_the_end() -> None:
+    done = []
+
+    def work() -> None:
+        with interrupts.held() as held:
+            press()
+            done.append(held.pressing)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == [True]
+
+
+def test_after_one_more_python_takes_them() -> None:
+    def work() -> None:
+        with interrupts.held():
+            press()
+            press()
+            with pytest.raises(KeyboardInterrupt):
+                press()
+            raise ZeroDivisionError  # goes before what was pressed
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+def test_the_outer_patience_counts() -> None:
+    with interrupts.held(patience=1) as outer:
+        with interrupts.held() as inner:
+            press()
+        assert inner is outer
+
+
+def test_an_ignored_one_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts.held() as held:
+            press()
+        assert held.count == 0
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_another_thread_leaves_the_handler_alone() -> None:
+    handlers = []
+
+    def work() -> None:
+        with interrupts.held():
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.default_int_handler]
+
+
+def test_a_load_is_broken_off(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama, came_back = binding.load(), []
+    load = llama.llama_model_load_from_file
+
+    def loading(path: bytes, params: object) -> object:
+        press()
+        came_back.append(load(path, params))
+        return came_back[-1]
+
+    monkeypatch.setattr(llama, "llama_model_load_from_file", loading)
+    with pytest.raises(KeyboardInterrupt):
+        Session(model)
+    assert came_back == [None]
+
+
+def test_a_pass_is_broken_off(model: Path, loads: Loads) -> None:
+    with Session(model, STREAMED) as session:
+        tokens = session.model.tokenize(TEXT)
+        session.evaluate(tokens, want_logits=True)
+        expected = session.logits()
+        session.evaluate(tokens[:1], want_logits=True)
+        loads.presses = {3 + 3 + 2: 1}
+        with pytest.raises(KeyboardInterrupt):
+            session.evaluate(tokens[:1], want_logits=True)
+        assert loads.count == 3 + 3 + 2  # the third layer did not run
+        assert session.position == 0
+        session.evaluate(tokens, want_logits=True)
+        assert np.array_equal(session.logits(), expected)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_recording(model: Path, tmp_path: Path, loads: Loads, times: int) -> None:
+    out = tmp_path / "run.trace"
+    loads.presses = {3 * 20 + 1: times}  # in the first layer of the 21st pass
+    generation = Generation(n_decode=100, ignore_eos=True)
+    if times == 1:
+        done = record(model, ["a"], out, options=STREAMED, generation=generation)
+        assert done.ended == "interrupted"
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            record(model, ["a"], out, options=STREAMED, generation=generation)
+    trace = Trace.open(out)
+    assert trace.complete == (times == 1)
+    assert len(trace.steps(["step"])["step"]) == (21 if times == 1 else 20)
