@@ -16,8 +16,8 @@ from engine.sampling import Sampler, Sampling
 from engine.session import Options, Pass, Session, check_budget
 from engine.store import StoreTotals
 from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
-from tracekit.trace.atomic import check_target
 from tracekit.trace.errors import UsageError
+from tracekit.trace.folder import check_target
 from tracekit.trace.schema import DECODE, PREFILL
 
 CTX_STEP = 256
@@ -154,7 +154,7 @@ def record(
     path = Path(path)
     if not turns:
         raise UsageError("There is no prompt; give one with -p.")
-    check_target(path, force, [Path(model)])  # before a large model is loaded
+    check_target(path, force)  # before a large model is loaded
     file = ModelFile.open(Path(model))
     check_budget(file, options)
     loaded = Model(file, options.n_expert_used)

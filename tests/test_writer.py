@@ -26,6 +26,7 @@ from tracekit.trace import (
     synthesize,
     write_trace,
 )
+from tracekit.trace.folder import TraceFolder
 from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 
 LAYERS = [{"layer": n, "expert_bytes": 1000 + n} for n in range(recorder.N_LAYER)]
@@ -486,7 +487,109 @@ def test_a_directory_that_is_no_trace_is_never_overwritten(path, force):
     assert (path / "thesis.tex").read_text() == "years of work"
 
 
-def test_forced_a_file_gives_way(path):
-    path.write_text("an old file")
-    write_trace(synthesize(), path, force=True)
+def test_forced_a_file_stays(path):
+    path.write_text("years of work")
+    with pytest.raises(UsageError, match="is a file and no trace; it is not overwritten"):
+        write_trace(synthesize(), path, force=True)
+    assert path.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("facts", ['{"mentions": "tracekit.trace/1"}', "tracekit.trace/1", "[1]"])
+def test_forced_what_only_mentions_traces_stays(path, facts):
+    path.mkdir()
+    (path / "trace.json").write_text(facts)
+    with pytest.raises(UsageError, match="is a directory but no trace"):
+        write_trace(synthesize(), path, force=True)
+    assert (path / "trace.json").read_text() == facts
+
+
+def test_forced_a_trace_with_something_else_in_it_stays(path):
+    write_trace(synthesize(), path)
+    (path / "notes.txt").write_text("years of work")
+    with pytest.raises(UsageError, match=r"holds notes\.txt, which belongs to no trace"):
+        write_trace(synthesize(), path, force=True)
     assert Trace.open(path).complete
+
+
+def test_forced_a_link_gives_way_and_its_target_stays(path, tmp_path):
+    target = tmp_path / "target.trace"
+    write_trace(synthesize(seed=1), target)
+    path.symlink_to(target)
+    write_trace(synthesize(seed=2), path, force=True)
+    assert not path.is_symlink()
+    assert Trace.open(target).digest != Trace.open(path).digest
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_two_writers_do_not_meet(path, published):
+    """Neither what is in its place nor what will be there is taken for an old trace."""
+    if not published:
+        write_trace(synthesize(), path)
+    with writer_for(path, force=True, flush_ms=1e9) as writer:
+        if published:
+            with pytest.raises(UsageError, match="is being written by another command"):
+                write_trace(synthesize(), path, force=True)
+        else:
+            with writer_for(path.with_name("other.trace")) as other:
+                record(other, 0, 2)
+        record(writer, 0, 3)
+    assert is_recording(Trace.open(path), 3)
+    write_trace(synthesize(), path, force=True)  # once it is closed, it is an old trace
+
+
+def test_what_comes_meanwhile_stays(path, monkeypatch):
+    folder = TraceFolder(path, force=False)
+    monkeypatch.setattr(os, "getpid", lambda: 999999999)  # another process
+    write_trace(synthesize(), path)
+    with folder, pytest.raises(UsageError, match="exists; use --force"):
+        folder.publish()
+    folder.remove()
+    assert Trace.open(path).complete
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_the_first_of_two_writers_stays(path, monkeypatch):
+    write_trace(synthesize(), path)
+    late = writer_for(path, force=True, flush_ms=1e9)
+    record(late, 0, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 999999999)  # another process
+        first = writer_for(path, force=True, flush_ms=0)
+    record(first, 0, 3)
+    first.flush()
+    with pytest.raises(UsageError, match="is being written by another command"):
+        late.close()
+    first.close()
+    assert is_recording(Trace.open(path), 3)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_killed_writers_left_is_removed(path):
+    left, another = (path.with_name(f".{path.name}.{pid}.tmp") for pid in (999999999, "mine"))
+    left.mkdir()
+    another.mkdir()
+    write_trace(synthesize(), path)
+    assert sorted(os.listdir(path.parent)) == [another.name, path.name]
+
+
+def test_what_cannot_begin_leaves_nothing(path, monkeypatch):
+    writer = writer_for(path)
+    monkeypatch.setattr(parts, "write_rows", fail)
+    record(writer, 0, 1)
+    with pytest.raises(TracekitError, match="no room"):
+        writer.close()
+    assert os.listdir(path.parent) == []
+
+
+def fail(*_):
+    raise TracekitError("no room")
+
+
+def test_a_name_that_is_no_text(tmp_path):
+    path = tmp_path / os.fsdecode(b"r\xffn.trace")
+    with writer_for(path) as writer:
+        record(writer, 0, 3)
+    assert is_recording(Trace.open(path), 3)
+    again = tmp_path / os.fsdecode(b"c\xffpy.trace")
+    write_trace(Trace.open(path), again)
+    assert is_recording(Trace.open(again), 3)

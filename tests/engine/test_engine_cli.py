@@ -156,5 +156,5 @@ def test_the_model_is_never_overwritten(model: Path, tmp_path: Path) -> None:
     copy.write_bytes(model.read_bytes())
     result = run(copy, "-p", "a", "-n", "1", "-o", copy, "--force")
     assert result.exit_code == 2
-    assert "is what the trace is made from" in result.stderr
+    assert "is a file and no trace; it is not overwritten" in result.stderr
     assert copy.read_bytes() == model.read_bytes()

@@ -34,9 +34,9 @@ def import_(
     check_free(output, force)
     from tracekit.formats import open_any
     from tracekit.trace import write_trace
-    from tracekit.trace.atomic import check_target
+    from tracekit.trace.folder import check_target
 
-    check_target(output, force, [file])
+    check_target(output, force)
     trace = open_any(file)
     for warning in trace.warnings:
         console.warn(warning)

@@ -4,11 +4,11 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.schema import FACTS_FILE
 
@@ -50,7 +50,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     ------
     TracekitError
     """
-    work = path.with_name(f".{path.name}.tmp")
+    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with writing(path):
             yield work
@@ -80,74 +80,6 @@ def write_facts(directory: Path, facts: TraceFacts) -> None:
     with whole_file(directory / FACTS_FILE) as work:
         # Escapes carry what UTF-8 cannot: the bytes of a file name that is no text.
         work.write_text(json.dumps(facts.to_json(), indent=1) + "\n", encoding="ascii")
-
-
-def check_target(path: Path, force: bool, inputs: Iterable[Path] = ()) -> None:
-    """Refuse a place where a trace must not be written.
-
-    Parameters
-    ----------
-    path : Path
-    force : bool
-    inputs : iterable of Path
-        What the trace is made from.
-
-    Raises
-    ------
-    UsageError
-        Something is there and `force` is False; or it is one of `inputs`, or a directory that is
-        no trace: those are never removed.
-    """
-    if not os.path.lexists(path):
-        return
-    if not force:
-        raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
-    if any(each.exists() and path.exists() and path.samefile(each) for each in inputs):
-        raise UsageError(f"{path} is what the trace is made from; use another name.")
-    if path.is_dir() and not path.is_symlink() and not _is_trace(path) and any(path.iterdir()):
-        raise UsageError(
-            f"{path} is a directory but no trace; it is not overwritten: use another name."
-        )
-
-
-def _is_trace(path: Path) -> bool:
-    try:
-        return '"tracekit.trace/' in (path / FACTS_FILE).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def new_folder(path: Path) -> Path:
-    """Make an empty directory beside `path`, to be renamed to it by `publish`.
-
-    Raises
-    ------
-    TracekitError
-    """
-    path = path.absolute()
-    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with writing(path):
-        remove(work)  # of a killed process that had this id
-        work.mkdir()
-    return work
-
-
-def publish(work: Path, path: Path) -> None:
-    """Rename the directory `work` to `path`, in place of what was there.
-
-    Raises
-    ------
-    TracekitError
-    """
-    path = path.absolute()
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    with writing(path):
-        if os.path.lexists(path):
-            os.replace(path, old)
-        os.replace(work, path)
-        sync_names(path)
-        sync_names(path.parent)
-        remove(old)
 
 
 def remove(path: Path) -> None:

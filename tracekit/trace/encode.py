@@ -1,5 +1,6 @@
 """Parquet as traces have it: zstd, floats split by byte, row groups that end with a pass."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> N
     """
     with (
         whole_file(path) as work,
-        pq.ParquetWriter(work, schema, **_options(schema)) as writer,
+        pa.OSFile(os.fsencode(work), "wb") as file,
+        pq.ParquetWriter(file, schema, **_options(schema)) as writer,
     ):
         for table in groups:
             if table.num_rows:

@@ -1,6 +1,7 @@
 """Where the rows of a trace come from: a table in memory, or Parquet files on disk."""
 
 import copy
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -104,7 +105,7 @@ class FileRows:
         self._groups: list[tuple[int, int]] = []  # (file, row group in it)
         lengths = []
         for index, path in enumerate(self._paths):
-            with reading(path), pq.ParquetFile(path) as file:
+            with _opened(path) as file:
                 schema = file.schema_arrow
                 if index == 0:
                     self.schema = schema
@@ -142,7 +143,7 @@ class FileRows:
         last = int(np.searchsorted(self._ends, stop, side="left"))
         tables = []
         for index, groups in groupby(self._groups[first : last + 1], key=itemgetter(0)):
-            with self._opened(index) as file:
+            with _opened(self._paths[index]) as file:
                 table = file.read_row_groups([group for _, group in groups], columns=columns)
                 table.validate()
                 tables.append(table)
@@ -161,17 +162,22 @@ class FileRows:
             return False
         batch_rows = max(1, PROBE_BYTES // width(self.schema.field(column).type))
         for index in range(len(self._paths)):
-            with self._opened(index) as file:
+            with _opened(self._paths[index]) as file:
                 for batch in file.iter_batches(batch_rows, columns=[column]):
                     if not all_null(batch.column(0)):
                         return True
         return False
 
-    @contextmanager
-    def _opened(self, index: int) -> Iterator[pq.ParquetFile]:
-        path = self._paths[index]
-        with reading(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            yield file
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+    name = os.fsencode(path)  # which need not be text
+    with (
+        reading(path),
+        pa.OSFile(name) as data,
+        pq.ParquetFile(data, page_checksum_verification=True) as file,
+    ):
+        yield file
 
 
 def _smallest(schema: pa.Schema) -> str:

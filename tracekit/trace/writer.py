@@ -15,19 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import storage
-from tracekit.trace.atomic import (
-    check_target,
-    new_folder,
-    publish,
-    remove,
-    sync_names,
-    write_facts,
-    writing,
-)
+from tracekit.trace.atomic import sync_names, write_facts, writing
 from tracekit.trace.columns import from_numpy
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.folder import TraceFolder
 from tracekit.trace.parts import WHOLE_LISTS, Columns, PartWriter, pass_bytes
 from tracekit.trace.reader import Trace
 from tracekit.trace.rows import FileRows, TableRows
@@ -98,21 +91,15 @@ class TraceWriter:
             raise ValueError(f"top_k = {top_k}, but the facts say {facts.model.top_k}")
         self.path = Path(path)
         self.facts = facts
-        check_target(self.path, force)
-        self._published = False
-        self._folder = new_folder(self.path)
-        self._parts = PartWriter(
-            self._folder,
-            facts,
-            routing_schema(top_k, n_expert, n_embd, gate_dtype),
-            steps_schema(n_embd),
-        )
+        schemas = routing_schema(top_k, n_expert, n_embd, gate_dtype), steps_schema(n_embd)
+        self._folder = TraceFolder(self.path, force)
+        self._parts = PartWriter(self._folder.now, facts, *schemas)
         try:
-            write_facts(self._folder, replace(facts, complete=False))
+            write_facts(self._folder.now, replace(facts, complete=False))
             if not os.path.lexists(self.path):
                 self._publish()
-        except TracekitError:
-            remove(self._folder)
+        except BaseException:
+            self._folder.remove()
             raise
         self._flush_s = flush_ms / 1000
         self._flushed_at = time.monotonic()
@@ -196,14 +183,19 @@ class TraceWriter:
         """
         if self._closed:
             return
-        self._finish()
-        self.facts = replace(self.facts, complete=complete, ended=ended)
-        if not self._published:
-            self._publish()
-        if complete:
-            self._compact()
-        else:
-            write_facts(self._folder, self.facts)
+        try:
+            self._finish()
+            self.facts = replace(self.facts, complete=complete, ended=ended)
+            if not self._folder.published:
+                self._publish()
+            if complete:
+                self._compact(self._folder.now)
+            else:
+                write_facts(self._folder.now, self.facts)
+        except BaseException:
+            self._let_go()
+            raise
+        self._folder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -220,23 +212,21 @@ class TraceWriter:
             # What went wrong is on its way to the caller; keep what can be kept.
             with suppress(TracekitError):
                 self._finish()
-            if not self._parts.written:
-                remove(self._folder)
+            self._let_go()
 
     # ---- on the writer's thread ------------------------------------------------------------
 
     def _write_layers(self, table: pa.Table) -> None:
-        write_layers(self._folder, table)
+        write_layers(self._folder.now, table)
 
     def _flush_parts(self) -> None:
         self._parts.flush()
-        if self._parts.written and not self._published:
+        if self._parts.written and not self._folder.published:
             self._publish()
 
     def _publish(self) -> None:
-        publish(self._folder, self.path)
-        self._published = True
-        self._folder = self._parts.folder = self.path
+        self._folder.publish()
+        self._parts.folder = self._folder.now
 
     # ---- between the threads ---------------------------------------------------------------
 
@@ -276,18 +266,25 @@ class TraceWriter:
             if self._executor is not None:
                 self._executor.shutdown(cancel_futures=True)
 
-    def _compact(self) -> None:
+    def _let_go(self) -> None:
+        """Leave what was written in its place, and nothing where nothing was."""
+        if self._parts.written and self._folder.published:
+            self._folder.close()
+        else:
+            self._folder.remove()
+
+    def _compact(self, folder: Path) -> None:
         """Make one file of the parts; until ``trace.json`` says complete, the parts count."""
-        parts = {file: storage.parts(self._folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
+        parts = {file: storage.parts(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
         for file, schema in self._parts.schemas.items():
             rows = FileRows(parts[file]) if parts[file] else TableRows(schema.empty_table())
             kept = _without_empty_lists(schema, self._parts.filled.__contains__)
-            write_rows(self._folder / file, kept, rows)
-        if not (self._folder / LAYERS_FILE).exists():
-            write_layers(self._folder, layers_table([]))
-        write_facts(self._folder, self.facts)
-        with writing(self._folder):
-            sync_names(self._folder)
+            write_rows(folder / file, kept, rows)
+        if not (folder / LAYERS_FILE).exists():
+            write_layers(folder, layers_table([]))
+        write_facts(folder, self.facts)
+        with writing(folder):
+            sync_names(folder)
             for path in (*parts[ROUTING_FILE], *parts[STEPS_FILE]):
                 path.unlink()
 
@@ -344,16 +341,10 @@ def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
     TracekitError
         The trace cannot be written there.
     """
-    path = Path(path)
-    check_target(path, force)
-    work = new_folder(path)
-    try:
-        write_layers(work, trace.layers)
+    with TraceFolder(Path(path), force) as folder:
+        write_layers(folder.now, trace.layers)
         for file in (ROUTING_FILE, STEPS_FILE):
             rows = trace.rows(file)
-            write_rows(work / file, _without_empty_lists(rows.schema, rows.has_values), rows)
-        write_facts(work, trace.facts)
-        publish(work, path)
-    finally:
-        with writing(path):
-            remove(work)
+            write_rows(folder.now / file, _without_empty_lists(rows.schema, rows.has_values), rows)
+        write_facts(folder.now, trace.facts)
+        folder.publish()

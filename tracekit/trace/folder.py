@@ -1,0 +1,168 @@
+"""The directory of a trace that is being written: its own until it is whole, then in its place."""
+
+import fcntl
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from tracekit.trace.atomic import remove, sync_names, writing
+from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.trace.schema import FACTS_FILE
+
+_TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
+
+
+def check_target(path: Path, force: bool) -> None:
+    """Refuse a place where a trace must not be written.
+
+    Parameters
+    ----------
+    path : Path
+    force : bool
+        Whether a trace that is there may be replaced.
+
+    Raises
+    ------
+    UsageError
+        Something is there and `force` is False, or it is another thing than a trace: that is never
+        removed. Or another process is writing a trace there.
+    """
+    if not os.path.lexists(path):
+        return
+    if not force:
+        raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{path} is a file and no trace; it is not overwritten: use another name.")
+    if path.is_symlink():
+        return  # the link gives way, not what it points to
+    names = sorted(each.name for each in path.iterdir())
+    if names and not _is_trace(path):
+        raise UsageError(
+            f"{path} is a directory but no trace; it is not overwritten: use another name."
+        )
+    other = [name for name in names if not _TRACE_FILES.fullmatch(name)]
+    if other:
+        raise UsageError(
+            f"{path} holds {other[0]}, which belongs to no trace; move it away, or use another name."
+        )
+    if _is_locked(path):
+        raise UsageError(f"{path} is being written by another command; use another name.")
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        facts = json.loads((path / FACTS_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(facts, dict) and str(facts.get("schema")).startswith("tracekit.trace/")
+
+
+class TraceFolder:
+    """An empty directory beside `path`, renamed to it by `publish`.
+
+    It is locked as long as it is open, so that no other process takes it for an old trace; the
+    lock goes with the process, however that ends. Used as a context manager, an exception removes it.
+
+    Parameters
+    ----------
+    path : Path
+        The ``.trace`` directory to make.
+    force : bool
+        Replace the trace that is there.
+
+    Attributes
+    ----------
+    now : Path
+        Where the directory is now.
+
+    Raises
+    ------
+    TracekitError
+    """
+
+    def __init__(self, path: Path, force: bool):
+        check_target(path, force)
+        self.path = path
+        self._force = force
+        absolute = path.absolute()
+        self.now = absolute.with_name(f".{path.name}.{os.getpid()}.tmp")
+        with writing(path):
+            _remove_left_behind(absolute)
+            self.now.mkdir()
+            self._lock = os.open(self.now, os.O_RDONLY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @property
+    def published(self) -> bool:
+        """Whether it is in its place."""
+        return self.now == self.path
+
+    def publish(self) -> None:
+        """Rename it to `path`, in place of a trace that may be replaced.
+
+        Raises
+        ------
+        UsageError
+            Since this was made, something came to `path` that must not be replaced.
+        TracekitError
+        """
+        check_target(self.path, self._force)
+        absolute = self.path.absolute()
+        old = absolute.with_name(f".{self.path.name}.{os.getpid()}.old")
+        with writing(self.path):
+            if os.path.lexists(absolute):
+                os.replace(absolute, old)
+            os.rename(self.now, absolute)
+            self.now = self.path
+            sync_names(absolute)
+            sync_names(absolute.parent)
+            remove(old)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.remove()
+
+    def remove(self) -> None:
+        """Remove it, wherever it is."""
+        self.close()
+        with suppress(TracekitError), writing(self.path):
+            remove(self.now)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        folder = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return False
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove what killed processes left of traces that were to become `path`."""
+    made_here = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
+    for work in list(path.parent.iterdir()):
+        if made_here.fullmatch(work.name) and work.is_dir() and not _is_locked(work):
+            remove(work)
