@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,25 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 @dataclass(frozen=True)
 class Prompt:
-    """What one turn begins with: a text, or the messages of a chat as (role, content)."""
+    """What one turn begins with: a text, or the messages of a chat as (role, content).
+
+    Raises
+    ------
+    UsageError
+        It is not Unicode text.
+    """
 
     text: str | None = None
     messages: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        try:
+            self.as_given.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                "The prompt holds bytes that are not UTF-8; write it to a file in UTF-8 and "
+                "name that with --prompt-file."
+            ) from error
 
     @property
     def as_given(self) -> str:
@@ -46,32 +60,11 @@ class Prompt:
         if chat:
             text = model.chat_prompt(self.messages or (("user", self.text),))
         tokens = model.tokenize(text)
-        if len(tokens) > 1 and tokens[0] == tokens[1] == model.first_token:
+        if chat and len(tokens) > 1 and tokens[0] == tokens[1] == model.first_token:
             del tokens[0]  # the template writes the token that begins a text, as the model does
         if not tokens:
             raise UsageError(f"The prompt {text!r} holds no token; give it some text.")
         return tokens
-
-
-def from_texts(texts: Iterable[str]) -> list[Prompt]:
-    """Take texts of the command line, each a turn.
-
-    Raises
-    ------
-    UsageError
-        A text is not UTF-8.
-    """
-    prompts = []
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UsageError(
-                "The prompt holds bytes that are not UTF-8; write it to a file in UTF-8 and "
-                "name that with --prompt-file."
-            ) from error
-        prompts.append(Prompt(text))
-    return prompts
 
 
 def from_file(path: Path) -> Prompt:
@@ -99,8 +92,9 @@ def from_jsonl(path: Path) -> list[Prompt]:
         if line.strip():
             try:
                 prompts.append(_prompt(json.loads(line)))
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"{path}, line {number}: {error}.") from error
+            except (ValueError, RecursionError, UsageError) as error:
+                what = str(error).rstrip(".")
+                raise UsageError(f"{path}, line {number}: {what}.") from error
     if not prompts:
         raise UsageError(f"{path} holds no prompt.")
     return prompts
@@ -124,6 +118,8 @@ def _is_message(value: Any) -> bool:
 
 
 def _read(path: Path) -> str:
+    if str(path) == "-" and sys.stdin is None:
+        raise UsageError("Standard input is closed; name a file instead of -.")
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:

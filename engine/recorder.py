@@ -107,7 +107,7 @@ class Recording:
 
 def record(
     model: str | os.PathLike[str],
-    prompts: Sequence[Prompt | str],
+    prompts: str | Prompt | Sequence[str | Prompt],
     path: str | os.PathLike[str],
     *,
     options: Options | None = None,
@@ -124,8 +124,8 @@ def record(
     ----------
     model : path
         A GGUF file, or the first of a split model.
-    prompts : sequence of Prompt or str
-        One is one turn: the context is cleared between them, the expert cache is kept.
+    prompts : str or Prompt, or a sequence of them
+        Each is one turn: the context is cleared between them, the expert cache is kept.
     path : path
         The trace to write.
     options : Options
@@ -150,7 +150,8 @@ def record(
     A second one breaks the pass off, and the trace is left incomplete.
     """
     options, generation = options or Options(), generation or Generation()
-    turns = [Prompt(each) if isinstance(each, str) else each for each in prompts]
+    given = [prompts] if isinstance(prompts, str | Prompt) else prompts
+    turns = [Prompt(each) if isinstance(each, str) else each for each in given]
     path = Path(path)
     if not turns:
         raise UsageError("There is no prompt; give one with -p.")

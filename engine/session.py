@@ -22,6 +22,7 @@ from tracekit.trace.errors import TracekitError, UsageError
 MIB = 1 << 20
 MOST_CTX = 1 << 24
 MOST_THREADS = 1024
+MOST_BYTES = 1 << 62
 CHUNK = 512
 CAPTURE_BYTES = (
     16 * MIB
@@ -49,6 +50,8 @@ class Streaming:
     direct_io: bool = False
 
     def __post_init__(self) -> None:
+        if self.cache_bytes is not None and not 0 <= self.cache_bytes <= MOST_BYTES:
+            raise UsageError(f"A cache of {self.cache_bytes} bytes cannot be; give 0 to 2^62.")
         if not 1 <= self.lanes <= MOST_THREADS:
             raise UsageError(f"{self.lanes} I/O threads cannot be; give 1 to {MOST_THREADS}.")
 
@@ -337,7 +340,7 @@ class Session:
             budget = min(int(available_memory() * AUTO_SHARE), bank_bytes(self.file))
             budget -= budget % MIB if budget > MIB else 0
             require_budget(self.file, budget, self.options)
-        self.store = ExpertStore(self._experts, memory, self.lanes, budget)
+        self.store = ExpertStore(self._experts, memory, self.lanes, int(budget))
         self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))
         self._hook.on_selection = self.store.load
 

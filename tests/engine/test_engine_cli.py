@@ -1,6 +1,8 @@
 """``tracekit record``: what it says, where, and with which exit code."""
 
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,44 @@ def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("shell", "said"),
+    [
+        ("| true", "Broken pipe"),
+        ("> /dev/full", "No space left on device"),
+    ],
+)
+def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, said: str) -> None:
+    out = tmp_path / "run.trace"
+    command = [sys.executable, "-m", "tracekit", "record", model, "-o", out]
+    command += ["-p", "abc", "-n", "500", "--ignore-eos", "--text"]
+    line = f"set -o pipefail; {shlex.join(map(str, command))} {shell}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    warning, *rest = done.stderr.splitlines()
+    assert warning == f"Warning: The text is no longer printed ({said}); the recording goes on."
+    assert "ended: length" in rest[0]
+    assert Trace.open(out).complete
+
+
+@pytest.mark.parametrize(
+    ("closed", "arguments", "said"),
+    [
+        ("<&-", ["--prompt-file", "-"], "Standard input is closed"),
+        (">&-", ["-p", "a", "--text"], "Standard output is closed"),
+    ],
+)
+def test_closed_streams(
+    model: Path, tmp_path: Path, closed: str, arguments: list[str], said: str
+) -> None:
+    command = [sys.executable, "-m", "tracekit", "record", model, "-o", tmp_path / "run.trace"]
+    line = f"{shlex.join(map(str, [*command, *arguments]))} {closed}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"Error: {said}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_prompts_from_everywhere(model: Path, tmp_path: Path) -> None:
     lines = tmp_path / "prompts.jsonl"
     lines.write_text('"c"\n{"prompt": "d"}\n')
@@ -85,9 +125,13 @@ BAD = {
     "no prompt": ([], 2, "no prompt; give one with -p"),
     "an empty prompt": (["-p", ""], 2, "prompt is empty"),
     "streaming options alone": (["-p", "a", "--cache-mib", "5"], 2, "add --stream"),
+    "an empty option alone": (["-p", "a", "--cache-mib", ""], 2, "add --stream"),
+    "no lane alone": (["-p", "a", "--io-threads", "0"], 2, "add --stream"),
+    "an absurd size": (["-p", "a", "--stream", "--cache-mib", "2e12"], 2, "to 1e12, or auto"),
+    "one input for two": (["--prompt-file", "-", "--prompts", "-"], 2, "either --prompt-file or"),
     "direct I/O alone": (["-p", "a", "--direct-io"], 2, "add --stream"),
-    "no size": (["-p", "a", "--stream", "--cache-mib", "big"], 2, "MiB or auto, not 'big'"),
-    "no number": (["-p", "a", "--stream", "--cache-mib", "nan"], 2, "MiB or auto, not 'nan'"),
+    "no size": (["-p", "a", "--stream", "--cache-mib", "big"], 2, "or auto, not 'big'"),
+    "no number": (["-p", "a", "--stream", "--cache-mib", "nan"], 2, "or auto, not 'nan'"),
     "a negative size": (["-p", "a", "--stream", "--cache-mib", "-1"], 2, "not '-1'"),
     "too small a cache": (["-p", "a", "--stream", "--cache-mib", "0"], 2, "is too small"),
     "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "give 1 to 1024"),

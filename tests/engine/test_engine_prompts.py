@@ -8,7 +8,7 @@ import pytest
 import tiny_models
 
 from engine import Options, Prompt, Session
-from engine.prompts import from_file, from_jsonl, from_texts
+from engine.prompts import from_file, from_jsonl
 from tracekit.trace import TracekitError, UsageError
 
 
@@ -55,7 +55,24 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"prompt\.bin is not UTF-8 text: byte 0xff at 3"):
         from_file(path)
     with pytest.raises(UsageError, match="not UTF-8"):
-        from_texts([b"\xff".decode("utf-8", "surrogateescape")])
+        Prompt(b"\xff".decode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [r'"\ud800"', r'{"prompt": "\udc00"}', r'{"messages": [{"role": "user", "content": "\ud8"}]}'],
+)
+def test_half_a_character(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'"fine"\n{line}\n')
+    with pytest.raises(UsageError, match=r"prompts\.jsonl, line 2: .*[^.]\.$"):
+        from_jsonl(path)
+
+
+def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UsageError, match="Standard input is closed"):
+        from_file(Path("-"))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

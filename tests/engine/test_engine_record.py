@@ -73,6 +73,17 @@ def test_gate_inputs_in_half_precision(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(full.astype(np.float16), half)
 
 
+def test_one_prompt_is_one_turn(model: Path, tmp_path: Path) -> None:
+    record(model, "abc", tmp_path / "run.trace", generation=Generation(1))
+    assert Trace.open(tmp_path / "run.trace").facts.prompts == ["abc"]
+
+
+def test_a_budget_that_is_no_whole_number(model: Path, tmp_path: Path) -> None:
+    options = Options(streaming=Streaming(cache_bytes=1e6))
+    record(model, "abc", tmp_path / "run.trace", options=options, generation=Generation(1))
+    assert Trace.open(tmp_path / "run.trace").facts.engine.cache_bytes == 1_000_000
+
+
 def test_the_prefill_alone(model: Path, tmp_path: Path) -> None:
     record(model, [TEXT], tmp_path / "run.trace", generation=Generation(0))
     phases = Trace.open(tmp_path / "run.trace").steps(["phase"])["phase"]
@@ -219,6 +230,8 @@ def test_numbers_that_cannot_be() -> None:
         lambda: Options(threads=0),
         lambda: Options(chunk=0),
         lambda: Streaming(lanes=0),
+        lambda: Streaming(cache_bytes=-1),
+        lambda: Streaming(cache_bytes=1e30),
     ):
         with pytest.raises(UsageError, match="give"):
             make()

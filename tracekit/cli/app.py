@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tracekit.cli import import_, info, plot, policies, predict, record, replay, report, sweep
-from tracekit.cli.console import say_error
+from tracekit.cli.console import say_error, silence_stdout
 from tracekit.trace.errors import TracekitError
 
 INTERRUPTED = 130
@@ -24,11 +24,6 @@ def _sentence(error: BaseException) -> str:
             return f"Reading or writing failed: {error.strerror or error}."
         return f"Cannot use {error.filename}: {error.strerror}."
     return str(error)
-
-
-def _silence_stdout() -> None:
-    # Python flushes stdout once more at exit: whatever is still in the buffer has nowhere to go.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 class Commands(TyperGroup):
@@ -46,11 +41,11 @@ class Commands(TyperGroup):
             say_error("Interrupted.")
             code = INTERRUPTED
         except BrokenPipeError:
-            _silence_stdout()  # the reader of a pipe has seen enough: `tracekit replay … | head`
+            silence_stdout()  # the reader of a pipe has seen enough: `tracekit replay … | head`
             code = 0
         except (TracekitError, OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:
-                _silence_stdout()
+                silence_stdout()
             if os.environ.get("TRACEKIT_DEBUG") == "1":
                 traceback.print_exc()
             say_error(_sentence(error))

@@ -26,6 +26,13 @@ def say_error(sentence: str) -> None:
     print(f"{_styled('Error:', '31')} {printable(sentence)}", file=sys.stderr)
 
 
+def silence_stdout() -> None:
+    """Send what is still in stdout's buffer nowhere: Python flushes it once more at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
 class Console:
     """The voice of one command.
 

@@ -12,7 +12,7 @@ from tracekit.cli.table import MIB as MIB
 from tracekit.datasets import resolve
 from tracekit.trace.errors import UsageError
 
-_MAX_MIB = 10**12  # in bytes, still a 64-bit number
+MAX_MIB = 10**12  # in bytes, still a 64-bit number
 
 
 def _whole(option: str, least: int) -> Callable[[str], int]:
@@ -88,7 +88,7 @@ def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list
 
 def cache_mib(values: Sequence[str]) -> list[float]:
     """Read ``--cache-mib``: sizes in MiB, 0 is legal."""
-    return _numbers("--cache-mib", values, "sizes in MiB from 0 to 1e12", _MAX_MIB)
+    return _numbers("--cache-mib", values, "sizes in MiB from 0 to 1e12", MAX_MIB)
 
 
 def cache_fraction(values: Sequence[str]) -> list[float]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli.console import Console
-from tracekit.cli.options import ForceOption, QuietOption, VerboseOption
+from tracekit.cli.console import Console, silence_stdout
+from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def record(
         n_ctx=ctx,
     )
     turns = _prompts(prompt or [], prompt_file, prompts)
+    printer = _TextPrinter(console) if text else None
     line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
     recording = record_run(
         model or datasets.model_path(),
@@ -155,12 +156,12 @@ def record(
         force=force,
         command=["tracekit", *sys.argv[1:]],
         on_progress=line.show,
-        on_piece=_TextPrinter().print if text else None,
+        on_piece=printer.print if printer else None,
         on_start=lambda session: _say_start(console, session),
     )
     line.clear()
-    if text:
-        print()
+    if printer:
+        printer.end()
     console.note(_summary(recording.path, recording.progress, recording.ended))
     console.note(_next_command(recording.path, recording.cache_bytes))
     if recording.ended == "interrupted":
@@ -178,7 +179,7 @@ def _streaming(
             ("--io-threads", io_threads),
             ("--direct-io", direct_io),
         ):
-            if given:
+            if given is not None and given is not False:
                 raise UsageError(f"{option} says how experts are streamed; add --stream.")
         return None
     lanes = 4 if io_threads is None else io_threads
@@ -186,18 +187,21 @@ def _streaming(
         return Streaming(None, lanes, direct_io)
     try:
         size = float(cache_mib)
-        cache_bytes = int(size * MIB)
-    except (ValueError, OverflowError):
-        size, cache_bytes = -1.0, 0
-    if not size >= 0:
-        raise UsageError(f"--cache-mib takes a size in MiB or auto, not {cache_mib!r}.")
-    return Streaming(cache_bytes, lanes, direct_io)
+    except ValueError:
+        size = -1.0
+    if not 0 <= size <= MAX_MIB:
+        raise UsageError(
+            f"--cache-mib takes a size in MiB from 0 to 1e12, or auto, not {cache_mib!r}."
+        )
+    return Streaming(int(size * MIB), lanes, direct_io)
 
 
 def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
     from engine import prompts
 
-    turns = prompts.from_texts(texts)
+    if str(file) == str(jsonl) == "-":
+        raise UsageError("Standard input is either --prompt-file or --prompts; name a file.")
+    turns = [prompts.Prompt(text) for text in texts]
     if file is not None:
         turns.append(prompts.from_file(file))
     if jsonl is not None:
@@ -228,16 +232,34 @@ def _say_start(console: Console, session: "Session") -> None:
 
 
 class _TextPrinter:
-    """Prints tokens as they come, each turn from a new line."""
+    """Prints tokens as they come, each turn from a new line, as long as somebody reads them."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console):
+        if sys.stdout is None:
+            raise UsageError("Standard output is closed; leave --text away.")
+        self._console = console
         self._turn = 0
+        self._read = True
 
     def print(self, turn: int, piece: bytes) -> None:
-        start = b"\n" * (turn - self._turn)
+        self._write(b"\n" * (turn - self._turn) + piece)
         self._turn = turn
-        sys.stdout.buffer.write(start + piece)
-        sys.stdout.buffer.flush()
+
+    def end(self) -> None:
+        self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        if not self._read:
+            return
+        try:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            self._read = False
+            silence_stdout()
+            self._console.warn(
+                f"The text is no longer printed ({error.strerror}); the recording goes on."
+            )
 
 
 class _ProgressLine:

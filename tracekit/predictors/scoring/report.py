@@ -70,8 +70,9 @@ def alarm(records: Sequence[Record]) -> list[str]:
             ]
         return [
             f"CTRL IS BELOW 100 %: the fresh-gate control names only {rate} of the selected "
-            f"experts, in layers {where}; the recording is wrong or the model selects by a rule "
-            "that the trace does not describe, so read the other figures against ctrl, not "
+            f"experts, in layers {where}; the gate inputs are kept as f16 and their rounding "
+            "decides, or the recording is wrong, or the model selects by a rule that the trace "
+            "does not describe: read the other figures against ctrl, not "
             f"against 100 %. Of {missed} routings it misses, {record['near_ties']} are near ties."
         ]
     return []
