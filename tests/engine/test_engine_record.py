@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from runs import TEXT, totals_by_pass
 
-from engine import Capture, Generation, Options, Sampling, Session, Streaming, record
+from engine import Capture, Generation, Options, Sampling, Session, Streaming, binding, record
 from engine.model_file import ModelFile
 from tracekit.trace import Trace, TracekitError, UsageError
 
@@ -142,6 +142,15 @@ def test_more_experts_than_usual(model: Path, tmp_path: Path) -> None:
         record(model, ["abc"], tmp_path / "x.trace", options=Options(n_expert_used=9))
 
 
+def test_names_that_are_no_text(model: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"m\xff.gguf")
+    odd.symlink_to(model)
+    out = tmp_path / os.fsdecode(b"t\xff.trace")
+    done = record(odd, "abc", out, generation=Generation(1), command=["record", str(odd)])
+    assert done.path == out
+    assert Trace.open(out).facts.command == ["record", str(odd)]
+
+
 def test_an_output_that_exists(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.trace"
     record(model, ["abc"], out, generation=Generation(1))
@@ -235,6 +244,19 @@ def test_numbers_that_cannot_be() -> None:
     ):
         with pytest.raises(UsageError, match="give"):
             make()
+
+
+def test_a_session_is_closed_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama, freed = binding.load(), []
+    for name in ("llama_free", "llama_model_free", "llama_batch_free"):
+        really = getattr(llama, name)
+        monkeypatch.setattr(llama, name, lambda p, f=really, n=name: (freed.append(n), f(p)))
+    session = Session(model, Options(streaming=Streaming()))
+    session.close()
+    session.close()
+    assert sorted(freed) == ["llama_batch_free", "llama_free", "llama_model_free"]
+    with pytest.raises(ValueError, match="the session is closed"):
+        session.evaluate([1], want_logits=True)
 
 
 def test_a_session_is_open_once_more_after_a_turn(model: Path) -> None:
