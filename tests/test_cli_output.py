@@ -125,6 +125,18 @@ def test_not_a_number_never_reaches_json(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["x", "x.txt", "x.table"])
+def test_other_names_take_a_table(tmp_path, name):
+    everything(Output(tmp_path / name))
+    assert (tmp_path / name).read_text().startswith("a table")
+
+
+def test_an_ending_that_no_form_has(tmp_path):
+    with pytest.raises(UsageError, match=r"No form of the result is called \.xlsx; name .* csv"):
+        Output(tmp_path / "x.xlsx")
+    everything(Output(tmp_path / "x.xlsx", "csv"))
+
+
 def test_an_output_that_exists_is_kept_unless_forced(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("mine")

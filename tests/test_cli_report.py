@@ -60,7 +60,7 @@ def test_a_page_that_exists_is_kept_unless_forced(trace, tmp_path):
         (["--policy", "lrv"], 2, "No policy is called 'lrv'; did you mean 'lru'?"),
         (["--predictor", "prev"], 2, "No predictor is called 'prev'; did you mean 'prev-token'?"),
         (["--cache-mib", "-5"], 2, "--cache-mib takes sizes in MiB from 0 to 1e12, not '-5'."),
-        (["--predictor", "ctrl"], 3, "ctrl needs the column 'gate_input' of routing.parquet"),
+        (["--predictor", "ctrl"], 1, "ctrl needs the column 'gate_input' of routing.parquet"),
     ],
 )
 def test_what_cannot_be_done_leaves_nothing(trace, tmp_path, options, code, sentence):

@@ -70,7 +70,7 @@ def test_parameters_reach_the_policy(trace, tmp_path):
         ),
         (("curves", "TRACE", "-o", "x"), 2, "cannot write 'x'; its name must end in one of"),
         (("curvs", "TRACE", "-o", "x.png"), 2, "No plot is called 'curvs'; did you mean 'curves'?"),
-        (("horizon", "TRACE", "-o", "x.png"), 3, "stale-gate needs the column 'gate_input'"),
+        (("horizon", "TRACE", "-o", "x.png"), 1, "stale-gate needs the column 'gate_input'"),
         (("timeline", "TRACE", "-o", "x.png", "--policy", "lru,lfu"), 2, "one policy, not 2"),
         (("curves", "TRACE", "-o", "x.png", "--policy", "lur"), 2, "did you mean 'lru'?"),
         (("curves", "TRACE", "-o", "x.png", "--cache-mib", "-1"), 2, "takes sizes in MiB from 0"),

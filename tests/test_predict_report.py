@@ -56,6 +56,14 @@ def test_text_report(result):
     assert "Accuracy is not speed" in text
 
 
+def test_the_advice_names_what_was_scored():
+    advice = predict(trace_of(toy()), ["prev-token", "ctrl"]).sentences()[-1]
+    assert (
+        "replay with --policy lru,retention,prefetch --param retention.predictor=prev-token "
+        "--param prefetch.predictor=prev-token to see"
+    ) in advice
+
+
 def test_two_sentences_say_what_the_figures_say(result):
     stale, far, prev, _ = result.records
     first, second = result.sentences()

@@ -16,6 +16,7 @@ from tracekit.policies import LRU, POLICIES, PlainPolicy
 from tracekit.replay import build_batches, replay
 from tracekit.replay.threads import on_threads
 from tracekit.trace import UsageError
+from tracekit.trace.errors import MissingDataError
 
 MIB = 2**20
 RUN = Run(
@@ -49,6 +50,7 @@ def test_a_record_holds_what_the_json_promises():
         "read_bytes",
         "read_bytes_decode",
         "gap_to_bound",
+        "gap_to_bound_decode",
         "peak_resident_bytes",
         "peak_resident_bytes_decode",
         "over_budget",
@@ -284,6 +286,45 @@ def test_validation_passes_over_dropped_and_unrecorded_lookups():
     trace = RUN.trace(dropped=dropped, residency=residency)
     (record,) = replay(trace, "lru", cache_mib=0, validate=True).records
     assert record["validation"] == {"lookups": 10, "mismatches": 0}
+
+
+def test_validation_needs_the_size_of_the_engines_cache():
+    trace = RUN.trace(residency=np.zeros((9, 2), np.uint8))
+    with pytest.raises(UsageError, match="does not say how large its engine's cache was"):
+        replay(trace, "lru", validate=True)
+
+
+def test_what_a_trace_cannot_run_is_left_out():
+    near = {"retention.horizon": 1, "prefetch.horizon": 1}
+    result = replay(TRACE, ["lru", "retention", "prefetch"], cache_mib=6, params=near)
+    assert [r["policy"] for r in result.records] == ["lru"]
+    assert result.config["policies"] == ["lru"]
+    for note, policy in zip(result.notes, ("retention", "prefetch"), strict=False):
+        assert note.startswith(f"Left out: {policy}, because stale-gate needs the column")
+        assert "prev-token" in note
+    able = {"retention.predictor": "prev-token", **near}
+    result = replay(TRACE, ["lru", "retention", "prefetch"], cache_mib=6, params=able)
+    assert [r["policy"] for r in result.records] == ["lru", "retention"]
+    with pytest.raises(MissingDataError, match="stale-gate needs the column") as caught:
+        replay(TRACE, ["retention", "prefetch"], cache_mib=6, params=near)
+    assert caught.value.exit_code == 1
+
+
+def test_gaps_to_the_bound_are_of_both_rates():
+    lru, bound = replay(TRACE, ["lru", "bound"], cache_mib=6).records
+    for gap, rate in (
+        ("gap_to_bound", "hit_rate_cumulative"),
+        ("gap_to_bound_decode", "hit_rate_decode"),
+    ):
+        assert lru[gap] == bound[rate] - lru[rate]
+        assert bound[gap] is None
+
+
+def test_a_class_is_as_good_as_its_name():
+    of_class = replay(TRACE, [LRU], cache_mib=6, params={})
+    assert of_class.records == replay(TRACE, "lru", cache_mib=6).records
+    with pytest.raises(UsageError, match="given by its name or class, not as 7"):
+        replay(TRACE, [7])
 
 
 def test_progress_counts_cells():

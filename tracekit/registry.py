@@ -39,8 +39,8 @@ class Registry(Generic[T]):
     def __contains__(self, name: str) -> bool:
         return name in self._classes
 
-    def find(self, name: str) -> type[T]:
-        """Return the class called `name`, or the user's own for ``module:Class``.
+    def find(self, name: str | type[T]) -> type[T]:
+        """Return the class called `name`, or the user's own: the class, or ``module:Class``.
 
         Raises
         ------
@@ -48,6 +48,10 @@ class Registry(Generic[T]):
             The name is unknown (the sentence names the nearest match), or the module or class
             cannot be imported, or the class does not derive from the registry's base.
         """
+        if isinstance(name, type) and issubclass(name, self.base):
+            return name
+        if not isinstance(name, str):
+            raise UsageError(f"A {self.kind} is given by its name or class, not as {name!r}.")
         if ":" in name:
             return self._load(name)
         if name in self._classes:

@@ -85,6 +85,11 @@ class Output:
         ending = path.suffix.removeprefix(".") if path else ""
         self.format = format or (ending if ending in formats else "table")
         self.path = path
+        if format is None and ending not in (*formats, "txt", ""):
+            raise UsageError(
+                f"No form of the result is called .{ending}; name {path} with one of "
+                f"{', '.join(each for each in formats if each != 'table')} or txt, or give --format."
+            )
         if self.format not in formats:
             raise UsageError(
                 f"There is no format {self.format!r} here; choose one of {', '.join(formats)}."

@@ -36,7 +36,7 @@ def replay(
             "--policy",
             metavar="NAME[,NAME…]",
             help="Cache policies and predictors, or module:Class of your own; `tracekit policies` "
-            "lists them. Default: lru, belady and bound.",
+            "lists them. Default: lru, belady and bound; with --validate, lru.",
         ),
     ] = None,
     cache_mib: Annotated[
@@ -68,7 +68,8 @@ def replay(
     validate: Annotated[
         bool,
         typer.Option(
-            "--validate", help="Compare each decode lookup with what the engine recorded."
+            "--validate",
+            help="Compare each decode lookup with what the engine recorded, at its cache size.",
         ),
     ] = False,
     static: Annotated[
@@ -102,7 +103,8 @@ def replay(
     from tracekit.replay import DEFAULT_POLICIES
     from tracekit.replay import replay as run
 
-    names = options.split("--policy", policy) if policy else DEFAULT_POLICIES
+    default = ("lru",) if validate else DEFAULT_POLICIES
+    names = options.split("--policy", policy) if policy else default
     policies, predictors = _by_kind(names)
     if static:
         params |= _both_ways(policies)

@@ -18,7 +18,8 @@ _COMMON = frozenset(
         *("policy", "params", "cache_bytes", "cache_mib", "under_token_cycle", "lookups", "hits"),
         *("hit_rate_cumulative", "lookups_decode", "hits_decode", "hit_rate_decode"),
         *("read_bytes", "read_bytes_decode", "peak_resident_bytes", "peak_resident_bytes_decode"),
-        *("over_budget", "over_budget_decode", "gap_to_bound", "validation", "layers", "label"),
+        *("over_budget", "over_budget_decode", "gap_to_bound", "gap_to_bound_decode"),
+        *("validation", "layers", "label"),
     )
 )
 # Counters that end so are fractions.
@@ -131,8 +132,9 @@ def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
         Column("cache\nMiB ", _cache),
         Column("cache\n% of\nbank", lambda r: percent(r["cache_bytes"] / bank if bank else None)),
         Column("decode\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_decode"]))),
+        *_above_lru(records),
         Column("cumulative\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_cumulative"]))),
-        Column("below\nbound\npoints", lambda r: percent(r["gap_to_bound"])),
+        Column("cumulative\nbelow bound\npoints", lambda r: percent(r["gap_to_bound"])),
         Column("decode\nread per\ntoken\nMiB", per_token),
         Column("cumulative\nread\nMiB", lambda r: _at_least(r, mib(r["read_bytes"]))),
         Column("decode\npeak\nresident\nMiB ", lambda r: _peak(r, "_decode")),
@@ -147,6 +149,21 @@ def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
         columns.append(Column("lookups that\ndiffer from\nthe recording", _mismatches))
     several = len({_label(r) for r in records}) > 1
     return render(columns, records, (lambda r: r["cache_bytes"]) if several else None)
+
+
+def _above_lru(records: Sequence[Record]) -> list[Column]:
+    """Return a column of decode hit rates less those of LRU, if it was replayed beside others."""
+    of_lru = {r["cache_bytes"]: r["hit_rate_decode"] for r in records if r["policy"] == "lru"}
+    if not of_lru or all(r["policy"] in ("lru", "bound") for r in records):
+        return []
+
+    def points(record: Record) -> str:
+        rate, base = record["hit_rate_decode"], of_lru.get(record["cache_bytes"])
+        if record["policy"] == "lru" or rate is None or base is None:
+            return NONE
+        return _at_most(record, f"{100 * (rate - base):+.2f}".replace("+0.00", "0.00"))
+
+    return [Column("decode\nabove LRU\npoints", points)]
 
 
 def _decoded_tokens(result: "ReplayResult") -> int:
@@ -183,8 +200,8 @@ def _counters(records: Sequence[Record]) -> list[str]:
 
 def _counter_header(name: str) -> str:
     words = name.split("_")
-    if words[-1] == "bytes":
-        return "\n".join([*words[:-1], "MiB"])
+    if "bytes" in words:
+        return "\n".join([*(word for word in words if word != "bytes"), "MiB"])
     if words[-1] in _FRACTIONS:
         return "\n".join([*words, "%"])
     return "\n".join(words)
@@ -193,7 +210,7 @@ def _counter_header(name: str) -> str:
 def _counter_cell(name: str):
     def cell(record: Record) -> str:
         value = record.get(name)
-        if name.endswith("_bytes"):
+        if "bytes" in name.split("_"):
             return mib(value)
         if name.split("_")[-1] in _FRACTIONS:
             return percent(value)
@@ -239,6 +256,11 @@ def _legend(records: Sequence[Record]) -> list[str]:
         lines.append(
             "- below bound: the bound does not hold for what keeps more than its budget, "
             "reads ahead or skips experts"
+        )
+    if any("speculative_reads" in r for r in records):
+        lines.append(
+            "reading ahead: every such read is taken to arrive in time; useful: hit before it was "
+            "evicted; skipped: no room; demand decode: what decoded tokens still wait for"
         )
     ahead = [
         name

@@ -22,7 +22,7 @@ from tracekit.predictors.scoring.training import (
     unseen_part,
 )
 from tracekit.trace import Trace
-from tracekit.trace.errors import TraceError, UsageError
+from tracekit.trace.errors import MissingDataError, UsageError
 from tracekit.trace.schema import DECODE
 
 
@@ -55,14 +55,21 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     ------
     UsageError
         The predictor is unknown, cannot be acted on in time, or the horizon is past the model.
-    TraceError
-        The trace lacks a column that the predictor needs.
+    MissingDataError
+        The trace lacks a column that the predictor needs; the sentence names those that run on it.
     """
     cls, horizon = PREDICTORS.find(source.predictor), source.horizon
     routers = Routers(trace)
     check_horizons([horizon] if cls.has_horizon else [], routers.n_layers)
     if reason := check_usable(trace, routers, cls):
-        raise TraceError(reason)
+        able = [
+            other.name
+            for other in PREDICTORS
+            if other.in_time and not check_usable(trace, routers, other)
+        ]
+        raise MissingDataError(
+            f"{reason} What a policy can act on here, by its parameter predictor: {', '.join(able)}."
+        )
     if not cls.in_time:
         raise UsageError(
             f"No policy can act on {cls.name}: it needs the gate input of the layer itself; take "

@@ -9,6 +9,9 @@ from tracekit.policies.base import Batches, Cell, Limit, Policy
 from tracekit.replay.budgets import MIB
 from tracekit.trace.schema import DECODE
 
+# How much higher the bound's hit rates are, each with the rate it is of.
+GAPS = {"gap_to_bound": "hit_rate_cumulative", "gap_to_bound_decode": "hit_rate_decode"}
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -51,13 +54,16 @@ def outcome(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: boo
             int(read_bytes.sum()),
             int(read_bytes[decode].sum()),
         ),
-        "gap_to_bound": None,  # filled in where the bound holds
+        **dict.fromkeys(GAPS),  # filled in where the bound holds
         "peak_resident_bytes": peak,
         "peak_resident_bytes_decode": peak_decode,
         "over_budget": peak > cell.budget_bytes,
         "over_budget_decode": None if peak_decode is None else peak_decode > cell.budget_bytes,
         **cell.counters,
     }
+    if policy.speculative:
+        misses = (lookups - cell.hits) * batches.expert_bytes[batches.layer]
+        record["demand_bytes_decode"] = int(misses[decode].sum())
     batch_bytes = batches.lookups * batches.expert_bytes[batches.layer]
     kept = (cell.resident_bytes <= np.maximum(batch_bytes, cell.budget_bytes)).all()
     return Outcome(
@@ -79,7 +85,7 @@ def _of_limit(policy: Policy, batches: Batches, limit: Limit, per_layer: bool) -
             limit.read_bytes,
             limit.read_bytes_decode,
         ),
-        "gap_to_bound": None,
+        **dict.fromkeys(GAPS),
         "peak_resident_bytes": None,
         "peak_resident_bytes_decode": None,
         "over_budget": None,

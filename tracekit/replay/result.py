@@ -20,6 +20,7 @@ _NULLABLE = {
     "hit_rate_cumulative": "float64",
     "hit_rate_decode": "float64",
     "gap_to_bound": "float64",
+    "gap_to_bound_decode": "float64",
 }
 
 
@@ -49,8 +50,9 @@ class ReplayResult:
     def frame(self) -> "pd.DataFrame":
         """One row per policy, parameters and budget; `params` as text, ``seed=0``.
 
-        `gap_to_bound` is how much higher the bound's cumulative hit rate is: NaN where the bound
-        says nothing (a policy over its budget, one that reads ahead, one that skips experts).
+        `gap_to_bound` is how much higher the bound's cumulative hit rate is, `gap_to_bound_decode`
+        its decode hit rate: NaN where the bound says nothing (a policy over its budget, one that
+        reads ahead, one that skips experts).
         """
         return _frame(
             [

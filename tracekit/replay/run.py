@@ -12,11 +12,12 @@ from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
 from tracekit.replay.batches import build_batches
 from tracekit.replay.budgets import Sizes, budgets_in_bytes
 from tracekit.replay.notes import notes
-from tracekit.replay.records import Outcome, outcome
+from tracekit.replay.records import GAPS, Outcome, outcome
 from tracekit.replay.result import ReplayResult
 from tracekit.replay.threads import on_threads
 from tracekit.replay.validate import recorded_residency
 from tracekit.trace import Trace, UsageError
+from tracekit.trace.errors import MissingDataError
 
 DEFAULT_POLICIES = ("lru", "belady", "bound")
 # Cells in flight hold 12 bytes a batch each; budgets in one task share a pass where a policy can.
@@ -49,8 +50,9 @@ def replay(
     trace : Trace
         From ``tracekit.open_trace``.
     policies : str, Policy, or several of them
-        Names (``tracekit policies`` lists them), ``module:Class`` for one of your own, or
-        instances.
+        Names (``tracekit policies`` lists them), ``module:Class`` for one of your own, classes or
+        instances. What acts on a predictor that cannot run on this trace is left out, and a note
+        says so.
     cache_mib, cache_fraction, cache_bytes : number or sequence of numbers, optional
         Budgets in MiB, as fractions of the expert bank, in bytes; 0 is legal. By default the budget
         the engine ran with, or 10, 25 and 50 % of the bank if the trace does not carry it.
@@ -63,7 +65,8 @@ def replay(
     per_layer : bool
         Figures of each layer too.
     validate : bool
-        Compare every decode lookup with the residency that the engine recorded.
+        Compare every decode lookup with the residency that the engine recorded, at the budget it
+        had.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -78,37 +81,46 @@ def replay(
         An unknown policy or parameter, a size that is none, or nothing to validate against.
     TraceError
         The size of a layer's experts is not known.
+    MissingDataError
+        The trace lacks what the only policy needs.
     """
     chosen = _policies(policies, params or {}, seed)
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs takes a number of threads, 1 or more, not {jobs!r}.")
     batches = build_batches(trace, weights=any(policy.lossy for policy in chosen))
-    budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
     recorded = recorded_residency(trace, batches) if validate else None
+    unsaid = cache_mib is None and cache_fraction is None and cache_bytes is None
+    if validate and unsaid and trace.budget_bytes is None:
+        raise UsageError(
+            f"{trace.name} does not say how large its engine's cache was, and at another size "
+            "lookups differ; give that size with --cache-mib."
+        )
+    budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
+    chosen, left_out = _able(chosen, trace, batches, seed)
     # The distance to the bound is part of every result, so the bound is always replayed.
-    asked_for_bound = any(isinstance(policy, Bound) for policy in chosen)
-    replayed = chosen if asked_for_bound else [*chosen, Bound()]
-    bound = next(i for i, policy in enumerate(replayed) if isinstance(policy, Bound))
-    given = [inputs_of(policy, trace, batches, seed) for policy in replayed]
+    asked_for_bound = any(isinstance(policy, Bound) for policy, _ in chosen)
+    replayed = chosen if asked_for_bound else [*chosen, (Bound(), batches)]
+    bound = next(i for i, (policy, _) in enumerate(replayed) if isinstance(policy, Bound))
 
     def simulate(policy: int, part: np.ndarray) -> list[Outcome]:
-        cells = replayed[policy].simulate(given[policy], part, per_lookup=validate)
-        outcomes = [outcome(replayed[policy], given[policy], cell, per_layer) for cell in cells]
+        simulated, given = replayed[policy]
+        cells = simulated.simulate(given, part, per_lookup=validate)
+        outcomes = [outcome(simulated, given, cell, per_layer) for cell in cells]
         if recorded is not None and policy != bound:
             for cell, figures in zip(cells, outcomes, strict=True):
-                figures.record["validation"] = recorded.compare(replayed[policy], cell)
+                figures.record["validation"] = recorded.compare(simulated, cell)
         return outcomes
 
     _ = batches.next_use  # found once, before threads would each do it
     jobs = jobs or os.cpu_count() or 1
     outcomes = _on_threads(simulate, len(replayed), budgets, jobs, progress)
     results = []
-    for policy, of_policy in zip(chosen, outcomes, strict=False):
+    for (policy, _), of_policy in zip(chosen, outcomes, strict=False):
         for figures, limit in zip(of_policy, outcomes[bound], strict=True):
             _note_gap(policy, figures, limit.record)
             results.append(figures)
     config = {
-        "policies": list(dict.fromkeys(policy.name for policy in chosen)),
+        "policies": list(dict.fromkeys(policy.name for policy, _ in chosen)),
         "bank_bytes": batches.bank_bytes,
         "token_cycle_bytes": batches.token_cycle_bytes,
         "cache_bytes": budgets.tolist(),
@@ -119,7 +131,7 @@ def replay(
     return ReplayResult(
         records=[r.record | ({"layers": r.layers} if per_layer else {}) for r in results],
         config=config,
-        notes=[*trace.warnings, *notes(batches, results)],
+        notes=[*trace.warnings, *left_out, *notes(batches, results)],
         trace=trace,
     )
 
@@ -150,12 +162,35 @@ def _on_threads(
     return outcomes
 
 
+def _able(
+    policies: Sequence[Policy], trace: Trace, batches: Batches, seed: int
+) -> tuple[list[tuple[Policy, Batches]], list[str]]:
+    """Return the policies that can run, with their inputs, and why others are left out.
+
+    Raises
+    ------
+    MissingDataError
+        None can.
+    """
+    able, left_out, failed = [], [], None
+    for policy in policies:
+        try:
+            able.append((policy, inputs_of(policy, trace, batches, seed)))
+        except MissingDataError as error:
+            failed = failed or error
+            left_out.append(f"Left out: {policy.name}, because {error}")
+    if not able and failed:
+        raise failed
+    return able, list(dict.fromkeys(left_out))
+
+
 def _note_gap(policy: Policy, figures: Outcome, limit: Mapping[str, Any]) -> None:
-    """Fill in how much higher the bound's hit rate is, where it is one."""
-    demand = not (policy.speculative or policy.lossy or isinstance(policy, Bound))
-    rate = figures.record["hit_rate_cumulative"]
-    if demand and figures.kept and rate is not None:
-        figures.record["gap_to_bound"] = limit["hit_rate_cumulative"] - rate
+    """Fill in how much higher the bound's hit rates are, where it is one."""
+    if policy.speculative or policy.lossy or isinstance(policy, Bound) or not figures.kept:
+        return
+    for gap, rate in GAPS.items():
+        if figures.record[rate] is not None:
+            figures.record[gap] = limit[rate] - figures.record[rate]
 
 
 def inputs_of(policy: Policy, trace: Trace, batches: Batches, seed: int = 0) -> Batches:

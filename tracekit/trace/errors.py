@@ -17,3 +17,9 @@ class TraceError(TracekitError):
     """A trace, or a file to import, is not what it should be (exit code 3)."""
 
     exit_code = 3
+
+
+class MissingDataError(TraceError):
+    """A sound trace does not carry what was asked of it (exit code 1)."""
+
+    exit_code = 1

@@ -16,7 +16,7 @@ from tracekit.predictors.scoring.run import score
 from tracekit.predictors.scoring.tally import Tally, Units
 from tracekit.predictors.scoring.training import DecodedTurns, Entry, Training, learn
 from tracekit.trace import Trace
-from tracekit.trace.errors import TraceError, UsageError
+from tracekit.trace.errors import MissingDataError, TraceError, UsageError
 
 DEFAULT = (
     "stale-gate",
@@ -106,7 +106,7 @@ def _chosen(
         if reason is None:
             classes.append(cls)
         elif names is not None:
-            raise TraceError(reason)
+            raise MissingDataError(reason)
         elif column := missing_column(trace, routers, cls):
             lacking.setdefault(column, []).append(name)
         else:

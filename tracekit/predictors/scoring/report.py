@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tracekit.predictors.base import PREDICTORS
 from tracekit.predictors.scoring.training import Entry
 
 Record = dict[str, Any]
@@ -84,9 +85,18 @@ def sentences(records: Sequence[Record]) -> list[str]:
         *alarm(records),
         *_layers_below(records),
         "Accuracy is not speed: these figures say how much of the routing is known early, not that "
-        "knowing it makes a token faster; replay with --policy lru,retention,prefetch to see what "
-        "acting on it does to hits and read bytes.",
+        "knowing it makes a token faster; replay with --policy lru,retention,prefetch"
+        f"{_acting_on(records)} to see what acting on it does to hits and read bytes.",
     ]
+
+
+def _acting_on(records: Sequence[Record]) -> str:
+    """Name the predictor to act on, where the one that policies take by default is not scored."""
+    names = [r["predictor"] for r in records if r["slots"] and r["predictor"] != "random-guess"]
+    able = [name for name in names if name in PREDICTORS and PREDICTORS.find(name).in_time]
+    if "stale-gate" in able or not able:
+        return ""
+    return "".join(f" --param {policy}.predictor={able[0]}" for policy in ("retention", "prefetch"))
 
 
 def _layers_below(records: Sequence[Record]) -> list[str]:

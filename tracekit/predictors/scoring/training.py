@@ -16,7 +16,7 @@ from tracekit.predictors.scoring.blocks import (
 )
 from tracekit.predictors.scoring.tally import Tally
 from tracekit.trace import Trace
-from tracekit.trace.errors import TraceError
+from tracekit.trace.errors import MissingDataError
 from tracekit.trace.schema import DECODE
 
 
@@ -68,14 +68,14 @@ class DecodedTurns:
 
         Raises
         ------
-        TraceError
+        MissingDataError
             There are none.
         """
         rows = trace.routing(["turn", "phase"])
         decode = rows["turn"][rows["phase"] == DECODE]
         turn, n_rows = np.unique(decode, return_counts=True)
         if not len(turn):
-            raise TraceError(
+            raise MissingDataError(
                 f"{trace.name} holds no decoded token, and in a prefill every routing is known at "
                 "once; record with -n 1 or more."
             )
