@@ -64,6 +64,15 @@ def test_import_makes_a_trace_that_says_the_same(small, tmp_path):
     assert of_file == of_trace
 
 
+def test_import_takes_the_size_of_the_engines_cache(small, tmp_path):
+    out = tmp_path / "x.trace"
+    assert run("import", small, "-o", out, "--cache-mib", "4.5").code == 0
+    done = json.loads(run("replay", out, "--format", "json").out)
+    assert done["config"]["cache_bytes"] == [9 << 19]
+    refused = run("import", small, "-o", out, "--cache-mib", "-1", "--force")
+    assert (refused.code, "from 0 to 1e12" in refused.err) == (2, True)
+
+
 def test_import_tells_formats_by_content(tmp_path):
     packed = tmp_path / "oddly.named"
     packed.write_bytes(gzip.compress("\r\n".join([*csv_lines(turns=2), ""]).encode()))

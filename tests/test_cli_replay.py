@@ -209,3 +209,19 @@ def test_the_published_run_of_a_phone(phone_traces):
     assert record["validation"] == {"lookups": 36_864, "mismatches": 0}
     assert round(100 * record["hit_rate_cumulative"], 2) == 74.88
     assert "0 of 36864" in run("replay", *args).out
+
+
+def test_how_long_flash_is_busy(small):
+    plain, timed = (
+        run("replay", small, "--policy", "lru", "--cache-mib", "4", *rate)
+        for rate in ((), ("--flash-mib-s", "500"))
+    )
+    of_plain, of_timed = (
+        out.out.split("\n\n")[1].split("\n")[-1].split() for out in (plain, timed)
+    )
+    read, busy = float(of_timed[6]), float(of_timed[7])
+    assert of_timed[:7] + of_timed[8:] == of_plain
+    assert busy == pytest.approx(read / 500 * 1000, rel=0.01)
+    assert "at 500 MiB a second" in timed.out
+    refused = run("replay", small, "--flash-mib-s", "0")
+    assert (refused.code, refused.err) == (2, "Error: --flash-mib-s takes a rate above 0, not 0.\n")

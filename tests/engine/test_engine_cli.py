@@ -153,6 +153,12 @@ def test_one_sentence(name: str, model: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_prompt_that_was_taken_for_the_model(tmp_path: Path) -> None:
+    result = run("Once upon a time", "-o", tmp_path / "run.trace")
+    assert result.exit_code == 2
+    assert "Once upon a time was taken for the model. There is no prompt; give" in result.stderr
+
+
 def test_places_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()

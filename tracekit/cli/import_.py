@@ -1,15 +1,17 @@
 """``tracekit import``: another recorder's file into a ``.trace``."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracekit.cli.console import Console
-from tracekit.cli.options import ForceOption, QuietOption, VerboseOption
+from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
-from tracekit.cli.table import size
+from tracekit.cli.table import MIB, size
+from tracekit.trace.errors import UsageError
 
 
 def import_(
@@ -22,6 +24,14 @@ def import_(
             "-o", "--output", metavar="X.trace", help="The trace to write.", show_default=False
         ),
     ],
+    cache_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--cache-mib",
+            metavar="MIB",
+            help="The size of the engine's expert cache, where FILE does not say it.",
+        ),
+    ] = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -33,11 +43,17 @@ def import_(
     console = Console(quiet, verbose)
     check_free(output, force)
     from tracekit.formats import open_any
-    from tracekit.trace import write_trace
+    from tracekit.trace import EngineFacts, write_trace
     from tracekit.trace.folder import check_target
 
     check_target(output, force)
+    if cache_mib is not None and not 0 <= cache_mib <= MAX_MIB:
+        raise UsageError(f"--cache-mib takes a size in MiB from 0 to 1e12, not {cache_mib:g}.")
     trace = open_any(file)
+    if cache_mib is not None:
+        engine = trace.facts.engine or EngineFacts(name="unknown")
+        engine = replace(engine, cache_bytes=round(cache_mib * MIB))
+        trace.facts = replace(trace.facts, engine=engine)
     for warning in trace.warnings:
         console.warn(warning)
     write_trace(trace, output, force=force)

@@ -145,6 +145,11 @@ def record(
         n_ctx=ctx,
     )
     turns = _prompts(prompt or [], prompt_file, prompts)
+    if not turns:
+        taken = f"{model} was taken for the model. " if model and not model.exists() else ""
+        raise UsageError(
+            f"{taken}There is no prompt; give one with -p, --prompt-file or --prompts."
+        )
     printer = _TextPrinter(console) if text else None
     line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
     recording = record_run(
@@ -206,8 +211,6 @@ def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[P
         turns.append(prompts.from_file(file))
     if jsonl is not None:
         turns += prompts.from_jsonl(jsonl)
-    if not turns:
-        raise UsageError("There is no prompt; give one with -p, --prompt-file or --prompts.")
     return turns
 
 

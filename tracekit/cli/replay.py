@@ -1,6 +1,7 @@
 """``tracekit replay``: a trace through cache policies and predictors."""
 
 import difflib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,6 +80,14 @@ def replay(
             help="Lossy policies also on paper: what they would drop of the misses of plain LRU.",
         ),
     ] = False,
+    flash_mib_s: Annotated[
+        float | None,
+        typer.Option(
+            "--flash-mib-s",
+            metavar="R",
+            help="Also say how long flash that reads R MiB a second is busy per decoded token.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -94,6 +103,8 @@ def replay(
     """
     console = Console(quiet, verbose)
     destination = Output(output, format, force)
+    if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
+        raise UsageError(f"--flash-mib-s takes a rate above 0, not {flash_mib_s:g}.")
     sizes = {
         "cache_mib": options.cache_mib(cache_mib) if cache_mib else None,
         "cache_fraction": options.cache_fraction(cache_fraction) if cache_fraction else None,
@@ -132,7 +143,7 @@ def replay(
         with console.progress("predict") as progress:
             scored = predict(opened, predictors, seed=seed, jobs=jobs, progress=progress)
     console.detail(f"seed {seed}; took {time.perf_counter() - start:.2f} s")
-    _write(destination, console, replayed, scored, per_layer)
+    _write(destination, console, replayed, scored, per_layer, flash_mib_s)
 
 
 def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -195,13 +206,14 @@ def _write(
     replayed: "ReplayResult | None",
     scored: "PredictResult | None",
     per_layer: bool,
+    flash_mib_s: float | None,
 ) -> None:
     results = [result for result in (replayed, scored) if result is not None]
     if destination.format in ("csv", "parquet"):
         for note in _notes(results):
             console.note(note)
     destination.write(
-        table=lambda: "\n\n".join(_text(replayed, scored)),
+        table=lambda: "\n\n".join(_text(replayed, scored, flash_mib_s)),
         document=lambda: _document(results),
         records=lambda: _records(replayed, scored, per_layer),
         console=console,
@@ -214,11 +226,13 @@ def _notes(results: "Sequence[ReplayResult | PredictResult]") -> list[str]:
     return list(dict.fromkeys(n for result in results for n in result.notes if n not in said))
 
 
-def _text(replayed: "ReplayResult | None", scored: "PredictResult | None") -> Iterator[str]:
+def _text(
+    replayed: "ReplayResult | None", scored: "PredictResult | None", flash_mib_s: float | None
+) -> Iterator[str]:
     from tracekit.cli.replay_table import replay_text
 
     if replayed is not None:
-        yield replay_text(replayed)
+        yield replay_text(replayed, flash_mib_s)
     if scored is not None:
         yield scored.to_text()
 

@@ -28,15 +28,22 @@ _FRACTIONS = ("rate", "share", "lost")
 Record = Mapping[str, Any]
 
 
-def replay_text(result: "ReplayResult") -> str:
-    """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
+def replay_text(result: "ReplayResult", flash_mib_s: float | None = None) -> str:
+    """Return the whole text: what was replayed, the table, what its marks mean, the notes.
+
+    Parameters
+    ----------
+    result : ReplayResult
+    flash_mib_s : float, optional
+        Reading rate of flash, in MiB a second, for a column of the time it is busy.
+    """
     # Sorting is stable: at each size, policies stand as asked for.
     records = _labelled(sorted(result.records, key=lambda r: r["cache_bytes"]))
-    parts = [_head(result), _figures(result, records), *_counters(records)]
+    parts = [_head(result), _figures(result, records, flash_mib_s), *_counters(records)]
     if result.config["per_layer"]:
         parts += _layers(records)
     notes = [note for note in result.notes if note not in result.trace.warnings]
-    parts.append("\n".join([*_legend(records), *notes]))
+    parts.append("\n".join([*_legend(records, flash_mib_s), *notes]))
     return "\n\n".join(parts)
 
 
@@ -120,12 +127,18 @@ def _peak(record: Record, phase: str) -> str:
     return mib(record[f"peak_resident_bytes{phase}"]) + mark
 
 
-def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
+def _figures(result: "ReplayResult", records: Sequence[Record], flash_mib_s: float | None) -> str:
     tokens = _decoded_tokens(result)
     bank = int(result.trace.expert_bytes.sum()) * result.trace.n_expert
 
     def per_token(record: Record) -> str:
         return _at_least(record, mib(record["read_bytes_decode"] / tokens if tokens else None))
+
+    def busy(record: Record) -> str:
+        if not tokens:
+            return NONE
+        seconds = record["read_bytes_decode"] / tokens / MIB / flash_mib_s
+        return _at_least(record, f"{1e3 * seconds:.3g}")
 
     columns = [
         Column("policy", _label, left=True),
@@ -136,6 +149,7 @@ def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
         Column("cumulative\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_cumulative"]))),
         Column("cumulative\nbelow bound\npoints", lambda r: percent(r["gap_to_bound"])),
         Column("decode\nread per\ntoken\nMiB", per_token),
+        *([Column("decode\nflash per\ntoken\nms", busy)] if flash_mib_s else []),
         Column("cumulative\nread\nMiB", lambda r: _at_least(r, mib(r["read_bytes"]))),
         Column("decode\npeak\nresident\nMiB ", lambda r: _peak(r, "_decode")),
         Column("cumulative\npeak\nresident\nMiB ", lambda r: _peak(r, "")),
@@ -239,10 +253,15 @@ def _layers(records: Sequence[Record]) -> list[str]:
     return tables
 
 
-def _legend(records: Sequence[Record]) -> list[str]:
+def _legend(records: Sequence[Record], flash_mib_s: float | None) -> list[str]:
     from tracekit.policies import POLICIES
 
     lines = ["decode: generated tokens only; cumulative: prompts (prefill) and generated tokens"]
+    if flash_mib_s:
+        lines.append(
+            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; a token "
+            "takes at least that, whatever is computed meanwhile"
+        )
     if any(r["under_token_cycle"] for r in records):
         lines.append(f"{UNDER_CYCLE} cache smaller than one token cycle")
     if any(r["over_budget"] or r["over_budget_decode"] for r in records):
