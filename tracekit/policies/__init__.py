@@ -23,7 +23,7 @@ from tracekit.policies.fewer_experts import FewerExperts
 from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
-from tracekit.policies.load import load_policy
+from tracekit.policies.load import load_policies, load_policy
 from tracekit.policies.lru import LRU
 from tracekit.policies.plain import PlainPolicy
 from tracekit.policies.prefetch import Prefetch
@@ -50,6 +50,7 @@ __all__ = [
     "Prefetch",
     "Random",
     "Retention",
+    "load_policies",
     "load_policy",
     "register",
 ]

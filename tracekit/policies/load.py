@@ -1,8 +1,9 @@
 """From a name and parameters as text to a policy."""
 
+import itertools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -29,6 +30,66 @@ def load_policy(spec: str, params: Mapping[str, Any] | None = None) -> Policy:
     """
     cls = POLICIES.find(spec)
     return cls(make_params(spec, cls.Params, params or {}))
+
+
+def load_policies(
+    policies: str | Policy | Iterable[str | Policy],
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> list[Policy]:
+    """Return an instance of each policy for each combination of its parameters.
+
+    Parameters
+    ----------
+    policies : str, Policy, or several of them
+        Instances are taken as they are.
+    params : mapping, optional
+        ``{"random.seed": 3}``, or several values in a list.
+    seed : int
+        Of each policy that draws random numbers and is given no other.
+
+    Raises
+    ------
+    UsageError
+        No policy, an unknown one, or a parameter that none has.
+    """
+    if isinstance(policies, str):
+        policies = [name.strip() for name in policies.split(",")]
+    elif isinstance(policies, Policy):
+        policies = [policies]
+    grids: dict[str, dict[str, list[Any]]] = {}
+    for name, values in (params or {}).items():
+        owner, _, field = name.rpartition(".")
+        if not owner:
+            raise UsageError(f"params takes POLICY.FIELD, as in 'random.seed', not {name!r}.")
+        grids.setdefault(owner, {})[field] = _listed(values)
+    chosen: list[Policy] = []
+    used = set()
+    for spec in policies:
+        if isinstance(spec, Policy):
+            chosen.append(spec)
+            continue
+        cls = POLICIES.find(spec)
+        grid = {"seed": [seed]} if cls.stochastic else {}
+        for owner in {spec, cls.name} & set(grids):
+            grid |= grids[owner]
+            used.add(owner)
+        chosen += [
+            load_policy(spec, dict(zip(grid, values, strict=True)))
+            for values in itertools.product(*grid.values())
+        ]
+    if not chosen:
+        raise UsageError("There is no policy to replay; name at least one.")
+    for owner in grids:
+        if owner not in used:
+            raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
+    return chosen
+
+
+def _listed(values: Any) -> list[Any]:
+    if isinstance(values, str):
+        return [value.strip() for value in values.split(",")]
+    return list(values) if isinstance(values, Sequence) else [values]
 
 
 def make_params(owner: str, params_type: type, values: Mapping[str, Any]) -> Any:

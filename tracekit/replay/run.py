@@ -1,6 +1,5 @@
 """`replay`: policies × budgets over one trace."""
 
-import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
+from tracekit.policies import Batches, Bound, Policy, load_policies
 from tracekit.replay.batches import build_batches
 from tracekit.replay.budgets import Sizes, budgets_in_bytes
 from tracekit.replay.notes import notes
@@ -84,7 +83,7 @@ def replay(
     MissingDataError
         The trace lacks what the only policy needs.
     """
-    chosen = _policies(policies, params or {}, seed)
+    chosen = load_policies(policies, params, seed)
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs takes a number of threads, 1 or more, not {jobs!r}.")
     batches = build_batches(trace, weights=any(policy.lossy for policy in chosen))
@@ -200,46 +199,3 @@ def inputs_of(policy: Policy, trace: Trace, batches: Batches, seed: int = 0) -> 
     from tracekit.predictors import guesses
 
     return replace(batches, guesses=guesses(trace, batches, policy.params, seed))
-
-
-def _policies(
-    policies: str | Policy | Iterable[str | Policy], params: Mapping[str, Any], seed: int
-) -> list[Policy]:
-    """Return an instance of each policy for each combination of its parameters."""
-    if isinstance(policies, str):
-        policies = [name.strip() for name in policies.split(",")]
-    elif isinstance(policies, Policy):
-        policies = [policies]
-    grids: dict[str, dict[str, list[Any]]] = {}
-    for name, values in params.items():
-        owner, _, field = name.rpartition(".")
-        if not owner:
-            raise UsageError(f"params takes POLICY.FIELD, as in 'random.seed', not {name!r}.")
-        grids.setdefault(owner, {})[field] = _listed(values)
-    chosen: list[Policy] = []
-    used = set()
-    for spec in policies:
-        if isinstance(spec, Policy):
-            chosen.append(spec)
-            continue
-        cls = POLICIES.find(spec)
-        grid = {"seed": [seed]} if cls.stochastic else {}
-        for owner in {spec, cls.name} & set(grids):
-            grid |= grids[owner]
-            used.add(owner)
-        chosen += [
-            load_policy(spec, dict(zip(grid, values, strict=True)))
-            for values in itertools.product(*grid.values())
-        ]
-    if not chosen:
-        raise UsageError("There is no policy to replay; name at least one.")
-    for owner in grids:
-        if owner not in used:
-            raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
-    return chosen
-
-
-def _listed(values: Any) -> list[Any]:
-    if isinstance(values, str):
-        return [value.strip() for value in values.split(",")]
-    return list(values) if isinstance(values, Sequence) else [values]
