@@ -11,12 +11,16 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from routing_traces import make_trace
 
-from tracekit import analysis, plots
+from tracekit import analysis, datasets, plots
 from tracekit.plots import timeline
-from tracekit.plots.kinds import KINDS, Choices, find_kind
-from tracekit.trace import TraceError, UsageError, synthesize
+from tracekit.plots.kinds import KINDS, Choices, caption, find_kind
+from tracekit.plots.style import series_styles
+from tracekit.policies import POLICIES, load_policies
+from tracekit.predictors import PREDICTORS
+from tracekit.predictors.scoring.predict import DEFAULT
+from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
-NEEDY = ("horizon", "gains", "overlap")  # which cannot do with one token of one layer
+NEEDY = ("horizon", "overlap")  # which cannot do with one token of one layer
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +33,11 @@ def deep():
     return synthesize(94, 32, 4, 24, 2, 8, logits=True, gate_inputs=True, n_embd=16)
 
 
+@pytest.fixture(scope="module")
+def recorded():
+    return Trace.open(datasets.path("tiny-moe-64e.trace"))
+
+
 @pytest.fixture(params=["small", "deep"])
 def trace(request):
     return request.getfixturevalue(request.param)
@@ -38,6 +47,7 @@ def trace(request):
 def test_every_plot_is_labelled_and_nothing_is_covered(trace, name):
     kind = KINDS[name]
     ax = kind.draw(kind.compute(trace, Choices()))
+    plots.add_caption(ax, "a model, a trace")
     assert ax.get_xlabel()
     assert ax.get_ylabel()
     assert ax.get_title(loc="left")
@@ -53,6 +63,7 @@ def test_every_plot_is_labelled_and_nothing_is_covered(trace, name):
         assert page.x0 <= box.x0
         assert box.x1 <= page.x1
         assert page.y0 <= box.y0
+        assert not box.overlaps(figure._supxlabel.get_window_extent())
     title = ax._left_title.get_window_extent()
     assert title.x1 <= page.x1
     for axis, edges in ((ax.xaxis, ("x0", "x1")), (ax.yaxis, ("y0", "y1"))):
@@ -86,6 +97,10 @@ def test_style_goes_to_the_data(small):
     assert {line.get_linewidth() for line in ax.lines[:2]} == {5}
     ax = plots.plot_popularity(analysis.expert_popularity(small), cmap="gray")
     assert ax.images[0].get_cmap().name == "gray"
+
+
+def legend(ax):
+    return {text.get_text() for text in ax.get_legend().get_texts()}
 
 
 def line(ax, label):
@@ -145,10 +160,168 @@ def test_curves_tell_variants_of_a_policy_apart():
 def test_gains_are_drawn_in_points_around_none(small):
     frame = analysis.hit_rate_gains(small, ["retention", "prefetch"])
     ax = plots.plot_gains(frame)
-    prefetch = next(one for one in ax.containers if one.get_label() == "prefetch")
+    prefetch = next(one for one in ax.containers if one.get_label() == "prefetch (stale-gate)")
     expected = 100 * frame.query("policy == 'prefetch'")["gain"]
     np.testing.assert_allclose(prefetch.lines[0].get_ydata().astype(float), expected)
     assert list(ax.lines[0].get_ydata()) == [0, 0]
+
+
+def test_gains_name_the_baseline_and_stand_side_by_side(small):
+    policies = load_policies(["layer-lru", "lfu"])
+    ax = plots.plot_gains(analysis.hit_rate_gains(small, policies, baseline="random"))
+    assert "over random" in ax.get_title(loc="left")
+    assert "over random" in ax.get_ylabel()
+    first, second = (one.lines[0].get_xdata() for one in ax.containers)
+    assert (first != second).all()
+
+
+def test_gains_at_budgets_of_ones_own(small):
+    frame = analysis.hit_rate_gains(small, ["lfu"], cache_bytes=[3000, 5000])
+    assert frame["cache_bytes"].tolist() == [3000, 5000]
+    bank = int(small.expert_bytes.sum()) * small.n_expert
+    assert frame["cache_fraction"].tolist() == [3000 / bank, 5000 / bank]
+
+
+def test_gains_of_a_trace_without_gate_inputs_say_whose_guesses_they_are():
+    frame = KINDS["gains"].compute(synthesize(3, 8, 2, 20), Choices())
+    assert set(frame["params"]) == {"predictor=prev-token horizon=2"}
+    (note,) = frame.attrs["notes"]
+    assert note.startswith("retention acts on prev-token here: stale-gate needs the column")
+    assert "retention (prev-token)" in legend(plots.plot_gains(frame))
+
+
+def test_variants_are_named_by_their_predictor_and_by_what_differs(small):
+    params = {"prefetch.predictor": ["oracle", "prev-token"], "prefetch.spec_max": [1, 2]}
+    choices = Choices(policies=["prefetch", "retention"], params=params, cache_bytes=[40 << 20])
+    named = {
+        "prefetch (oracle) spec_max=1",
+        "prefetch (oracle) spec_max=2",
+        "prefetch (prev-token) spec_max=1",
+        "prefetch (prev-token) spec_max=2",
+        "retention (stale-gate)",
+    }
+    for kind, suffix in (("gains", ""), ("read-bytes", " at 40 MiB")):
+        labels = legend(KINDS[kind].draw(KINDS[kind].compute(small, choices)))
+        assert {name + suffix for name in named} <= labels
+    with pytest.raises(UsageError, match="shows one policy, not 5"):
+        KINDS["timeline"].compute(small, choices)
+    one = KINDS["timeline"].compute(small, Choices(policies=["retention"]))
+    assert plots.plot_timeline(one).get_title(loc="left").startswith("retention (stale-gate) at ")
+
+
+@pytest.mark.parametrize("registry", [POLICIES, PREDICTORS])
+def test_all_that_is_built_in_can_be_told_apart_in_one_plot(registry):
+    looks = series_styles([cls.name for cls in registry])
+    assert len({(v["color"], v["linestyle"], v["marker"]) for v in looks.values()}) == len(looks)
+    of_default = series_styles(DEFAULT)
+    assert len({look["color"] for name, look in of_default.items() if name != "ctrl"}) == 9
+
+
+@pytest.mark.parametrize(
+    "others", [["retention"], ["bound", "belady", "lfu", "layer-lru", "random"]]
+)
+def test_a_policy_of_ones_own_never_has_the_look_of_lru(others):
+    looks = series_styles([*others, "mine", "mine too"])
+    lru = series_styles(["lru"])["lru"]
+    for name in ("mine", "mine too"):
+        assert looks[name]["color"] != lru["color"]
+        assert looks[name]["color"] not in {looks[other]["color"] for other in others}
+
+
+@pytest.mark.parametrize("budgets", [[40 << 20], [30 << 20, 60 << 20]])
+def test_points_of_few_budgets_are_marked_and_whole(small, budgets):
+    ax = plots.plot_curves(analysis.hit_rate_curves(small, cache_bytes=budgets))
+    series = [one for one in ax.get_lines() if len(one.get_xdata()) == len(budgets)][:5]
+    assert {one.get_marker() for one in series} == {"_", "*", "o", "s", "^"}
+    ax.figure.draw_without_rendering()
+    frame = ax.get_window_extent()
+    for one in series:
+        half = one.get_markersize() / 2 * ax.figure.dpi / 72
+        x = ax.transData.transform(one.get_xydata())[:, 0]
+        assert (x - half > frame.x0).all()
+        assert (x + half < frame.x1).all()
+
+
+def test_the_curves_of_one_budget_say_their_hit_rates(small):
+    frame = analysis.hit_rate_curves(small, ["lru"], [40 << 20])
+    rate = 100 * frame["hit_rate_decode"].iloc[0]
+    assert f"lru: {rate:.1f} %" in legend(plots.plot_curves(frame))
+
+
+def test_curves_say_what_they_leave_out():
+    frame = KINDS["curves"].compute(synthesize(), Choices(policies=["lru", "retention"]))
+    assert set(frame["policy"]) == {"lru"}
+    (note,) = frame.attrs["notes"]
+    assert note.startswith("Left out: retention, because stale-gate needs the column")
+
+
+def test_bound_shows_where_it_is_beladys_line(small):
+    ax = plots.plot_curves(analysis.hit_rate_curves(small, ["bound", "belady"]))
+    assert line(ax, "bound").get_zorder() > line(ax, "belady").get_zorder()
+
+
+def test_numbers_of_an_axis_are_written_as_in_the_legend():
+    trace = synthesize(4, 16, 2, 40, expert_bytes=1 << 30)
+    for name, axis in (("curves", "x"), ("gains", "x"), ("working-set", "y"), ("reuse", "x")):
+        ax = KINDS[name].draw(KINDS[name].compute(trace, Choices()))
+        ax.figure.draw_without_rendering()
+        ticks = [tick.get_text() for tick in getattr(ax, f"get_{axis}ticklabels")()]
+        assert any(len(tick) > 4 for tick in ticks)
+        assert not any(tick.isdigit() and len(tick) > 3 for tick in ticks)
+
+
+def test_reuse_says_of_what_its_first_uses_are(small):
+    titles = []
+    for unit in ("bytes", "tokens"):
+        frame = analysis.reuse_distance(small, unit)
+        first = 100 * frame["share"].iloc[-1]
+        titles.append(plots.plot_reuse(frame).get_title(loc="left"))
+        assert f": {first:.1f} % of decode lookups)" in titles[-1]
+    assert "prefill counted" in titles[0]
+    assert "prefill not counted" in titles[1]
+
+
+def test_reuse_says_whose_budget_it_draws(small, recorded):
+    def budget(trace, **how):
+        frame = analysis.reuse_distance(trace, **how)
+        return next(one for one in legend(plots.plot_reuse(frame)) if "token cycle" not in one)
+
+    assert budget(small, cache_bytes=1 << 20) == "cache budget (1 MiB)"
+    assert budget(small).startswith("25 % of all experts, as an example (")
+    assert budget(recorded).startswith("recorded cache budget (")
+
+
+@pytest.mark.parametrize("name", ["reuse", "timeline", "read-bytes"])
+def test_a_budget_that_nobody_named_is_said_to_be_an_example(small, recorded, name):
+    (note,) = KINDS[name].compute(small, Choices()).attrs["notes"]
+    assert note.startswith("The trace carries no cache budget: 25 % of the expert bank, ")
+    assert "notes" not in KINDS[name].compute(small, Choices(cache_bytes=[40 << 20])).attrs
+    assert "notes" not in KINDS[name].compute(recorded, Choices()).attrs
+
+
+def test_a_timeline_shows_its_shades_in_the_legend(small):
+    frame = analysis.residency_timeline(small, "lru")
+    assert legend(plots.plot_timeline(frame)) == {"all hit", "half missed", "all missed"}
+    ahead = analysis.residency_timeline(small, "prefetch")
+    key = plots.plot_timeline(ahead).get_legend()
+    shades = {
+        text.get_text(): to_rgb(patch.get_facecolor())
+        for text, patch in zip(key.get_texts(), key.get_patches(), strict=True)
+    }
+    hit, read = np.array(to_rgb(timeline.HIT)), np.array(to_rgb(timeline.PREFETCHED))
+    np.testing.assert_allclose(shades["half prefetched, half hit"], (hit + read) / 2)
+
+
+def test_a_caption_is_drawn_only_where_it_is_asked_for(small):
+    ax = plots.plot_curves(analysis.hit_rate_curves(small))
+    assert ax.figure.get_supxlabel() == ""
+    plots.add_caption(ax, "$a_model$, a\ntrace \udcff")
+    assert ax.figure.get_supxlabel() == "$a_model$, a\ufffdtrace \ufffd"
+    ax.figure.draw_without_rendering()
+
+
+def test_a_caption_names_the_model_and_the_trace(small):
+    assert caption(small) == "synthetic, synthetic trace (seed 0)"
 
 
 def test_a_timeline_mixes_the_colours_of_its_lookups(small):
@@ -176,7 +349,6 @@ def test_a_long_timeline_shares_columns():
     ("name", "lacks"),
     [
         ("horizon", "needs the column 'gate_input'"),
-        ("gains", "needs the column 'gate_input'"),
         ("overlap", "has no two routings to compare"),
     ],
 )

@@ -40,7 +40,8 @@ def test_the_numbers_behind_a_picture(trace, tmp_path):
         run("plot", "timeline", trace, "-o", out, "--policy", "lfu", "--cache-mib", "3").code == 0
     )
     expected = analysis.residency_timeline(open_any(trace), "lfu", 3 << 20)
-    pd.testing.assert_frame_equal(pd.read_csv(out), expected, check_dtype=False)
+    read = pd.read_csv(out, keep_default_na=False)
+    pd.testing.assert_frame_equal(read, expected, check_dtype=False)
     out = tmp_path / "x.parquet"
     assert run("plot", "popularity", trace, "-o", out).code == 0
     expected = analysis.expert_popularity(open_any(trace))

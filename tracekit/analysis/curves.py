@@ -41,7 +41,8 @@ def hit_rate_curves(
     DataFrame
         The rows of `tracekit.replay`, one per policy and budget, and on each of them
         ``token_cycle_bytes``, ``bank_bytes``, ``ceiling_decode`` and ``ceiling_cumulative``: the
-        hit rate of a cache that holds everything, which misses first uses only.
+        hit rate of a cache that holds everything, which misses first uses only. What cannot run on
+        the trace is left out: ``attrs["notes"]`` of the frame says so.
 
     Raises
     ------
@@ -53,16 +54,18 @@ def hit_rate_curves(
     batches = build_batches(trace)
     if cache_bytes is None:
         cache_bytes = budget_grid(batches)
-    frame = replay(
+    result = replay(
         trace, list(policies), cache_bytes=list(cache_bytes), params=params, seed=seed, jobs=jobs
-    ).frame
+    )
     decode, cumulative = _ceilings(batches)
-    return frame.assign(
+    frame = result.frame.assign(
         token_cycle_bytes=batches.token_cycle_bytes,
         bank_bytes=batches.bank_bytes,
         ceiling_decode=decode,
         ceiling_cumulative=cumulative,
     )
+    frame.attrs["notes"] = [note for note in result.notes if note.startswith("Left out: ")]
+    return frame
 
 
 def budget_grid(batches: Batches) -> list[int]:

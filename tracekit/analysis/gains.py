@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from tracekit.analysis.runs import params_text
 from tracekit.policies import Cell, Policy, load_policy
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.tally import Units
@@ -20,6 +21,7 @@ def hit_rate_gains(
     cache_fraction: Sequence[float] = (0.1, 0.25, 0.5, 0.75),
     baseline: str | Policy = "lru",
     *,
+    cache_bytes: Sequence[int] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Say how many more decode lookups hit than under `baseline`, at several budgets.
@@ -32,15 +34,17 @@ def hit_rate_gains(
     cache_fraction : sequence of float
         Budgets as fractions of the expert bank.
     baseline : str or Policy
+    cache_bytes : sequence of int, optional
+        Budgets in bytes, instead of the fractions.
     seed : int
         Of the intervals' bootstrap, which draws turns, or stretches of tokens, in pairs.
 
     Returns
     -------
     DataFrame
-        One row per (policy, budget): ``policy``, ``cache_bytes``, ``cache_fraction``,
-        ``token_cycle_bytes``, ``hit_rate_decode`` of the policy, ``baseline_hit_rate_decode``,
-        ``gain`` (their difference, a fraction), ``ci95_low``, ``ci95_high`` (NaN where there is too
+        One row per (policy, budget): ``policy``, ``params`` (text), ``baseline`` (its name),
+        ``cache_bytes``, ``cache_fraction``, ``token_cycle_bytes``, ``hit_rate_decode`` of the
+        policy, ``baseline_hit_rate_decode``, ``gain`` (their difference, a fraction), ``ci95_low``, ``ci95_high`` (NaN where there is too
         little to draw from).
 
     Raises
@@ -53,7 +57,11 @@ def hit_rate_gains(
     turns = DecodedTurns.of(trace)
     units = Units.of(turns.turn, turns.tokens)
     batches = build_batches(trace)
-    budgets = np.array([round(f * batches.bank_bytes) for f in cache_fraction], np.int64)
+    if cache_bytes is None:
+        cache_bytes = [round(f * batches.bank_bytes) for f in cache_fraction]
+    else:
+        cache_fraction = [size / batches.bank_bytes for size in cache_bytes]
+    budgets = np.array(cache_bytes, np.int64)
     decode = batches.phase == DECODE
     unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
 
@@ -73,7 +81,7 @@ def hit_rate_gains(
 
     slots = by_unit(batches.lookups)
     bootstrap = Bootstrap(units.turn, seed)
-    _, plain = cells(baseline)
+    reference, plain = cells(baseline)
     rows = []
     for chosen in policies:
         policy, found = cells(chosen)
@@ -84,6 +92,8 @@ def hit_rate_gains(
             rows.append(
                 {
                     "policy": policy.name,
+                    "params": params_text(policy),
+                    "baseline": reference.name,
                     "cache_bytes": cell.budget_bytes,
                     "cache_fraction": fraction,
                     "token_cycle_bytes": batches.token_cycle_bytes,

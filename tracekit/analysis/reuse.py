@@ -37,8 +37,10 @@ def reuse_distance(
         One row per bin, bins growing geometrically: ``unit``, ``low`` and ``high`` (of distances
         above `low` and up to `high`), ``lookups``, ``share`` (of all decode lookups),
         ``cumulative`` (share of this and all nearer bins; in bytes, LRU's decode hit rate at a
-        budget of `high`). The last row, with an infinite `high`, counts first uses. In bytes also
-        ``token_cycle_bytes`` and ``budget_bytes``.
+        budget of `high`). The last row, with an infinite `high`, counts first uses: in bytes those
+        of the whole trace, in tokens those of its decoding, as prefill has no distance in tokens.
+        In bytes also ``token_cycle_bytes``, ``budget_bytes`` and ``budget_source``: ``"given"``,
+        ``"recorded"``, or ``"default"`` for the quarter of the bank.
 
     Raises
     ------
@@ -64,9 +66,13 @@ def reuse_distance(
     parts = np.array_split(edges, -(-len(edges) // _BUDGETS_A_PASS))
     cells = (cell for part in parts for cell in LRU().simulate(batches, part))
     within = np.array([cell.hits[decode].sum() for cell in cells], np.int64)
+    if cache_bytes is not None:
+        budget, source = int(cache_bytes), "given"
+    else:
+        budget = default_budget(trace)
+        source = "default" if trace.budget_bytes is None else "recorded"
     return _bins(unit, edges, within, lookups).assign(
-        token_cycle_bytes=batches.token_cycle_bytes,
-        budget_bytes=default_budget(trace) if cache_bytes is None else int(cache_bytes),
+        token_cycle_bytes=batches.token_cycle_bytes, budget_bytes=budget, budget_source=source
     )
 
 

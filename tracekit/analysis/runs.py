@@ -1,6 +1,7 @@
 """What a cache did token by token: what was found resident, and what was read."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -31,8 +32,8 @@ def residency_timeline(
     Returns
     -------
     DataFrame
-        One row per (decoded token, MoE layer): ``policy``, ``cache_bytes`` (missing where the
-        trace does not say), ``token`` (from 0, over all turns), ``turn``, ``step``, ``layer``,
+        One row per (decoded token, MoE layer): ``policy``, ``params`` (text, as in ``seed=0``),
+        ``cache_bytes`` (missing where the trace does not say), ``token`` (from 0, over all turns), ``turn``, ``step``, ``layer``,
         ``lookups``, ``hits``, ``misses``, ``prefetched`` (found because it had been read ahead;
         not among the hits), ``read_bytes``.
 
@@ -61,6 +62,7 @@ def residency_timeline(
     return pd.DataFrame(
         {
             "policy": loaded.name,
+            "params": params_text(loaded),
             "cache_bytes": budget,
             "token": _count_tokens(batches.pass_id[decode]),
             "turn": batches.turn[decode],
@@ -94,8 +96,8 @@ def read_bytes_by_token(
     Returns
     -------
     DataFrame
-        One row per (policy, decoded token): ``policy``, ``cache_bytes``, ``token``, ``turn``,
-        ``step``, ``read_bytes``, ``lookups``, ``hits`` (what was read ahead included),
+        One row per (policy, decoded token): ``policy``, ``params``, ``cache_bytes``, ``token``,
+        ``turn``, ``step``, ``read_bytes``, ``lookups``, ``hits`` (what was read ahead included),
         ``token_cycle_bytes``.
 
     Raises
@@ -104,16 +106,26 @@ def read_bytes_by_token(
         As for `residency_timeline`.
     """
     if policies is None:
-        policies = ["lru", "belady"] + ([RECORDED] if trace.has("residency") else [])
+        policies = read_by_default(trace)
     tokens = []
     for policy in policies:
         timeline = residency_timeline(trace, policy, cache_bytes)
         timeline["hits"] += timeline["prefetched"]
-        same = ["policy", "cache_bytes", "token", "turn", "step"]
+        same = ["policy", "params", "cache_bytes", "token", "turn", "step"]
         sums = timeline.groupby(same, sort=False, dropna=False)[["read_bytes", "lookups", "hits"]]
         tokens.append(sums.sum().reset_index())
     cycle = int(trace.expert_bytes.sum()) * trace.top_k
     return pd.concat(tokens, ignore_index=True).assign(token_cycle_bytes=cycle)
+
+
+def read_by_default(trace: Trace) -> list[str]:
+    """Return the policies of `read_bytes_by_token` that nobody has named."""
+    return ["lru", "belady"] + ([RECORDED] if trace.has("residency") else [])
+
+
+def params_text(policy: Policy) -> str:
+    """Write the parameters of `policy` as the frame of a replay has them."""
+    return " ".join(f"{name}={value}" for name, value in asdict(policy.params).items())
 
 
 def _replayed(trace: Trace, policy: Policy, budget: int) -> tuple[Batches, Cell]:
@@ -147,6 +159,7 @@ def _recorded(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "policy": RECORDED,
+            "params": "",
             "cache_bytes": np.nan if budget is None else budget,
             "token": _count_tokens(routing["pass"]),
             "turn": routing["turn"],

@@ -9,11 +9,12 @@ from tracekit.plots.style import (
     BLACK,
     MIB,
     axes_or_new,
+    budget_axis,
     finish,
     legend_below,
-    mark_token_cycle,
     percent_axis,
-    series_styles,
+    policy_series,
+    sparse_marker,
     thin_markers,
 )
 
@@ -40,16 +41,16 @@ def plot_curves(
     -------
     Axes
         One line a policy, hollow where it ran over its budget; the region under one token cycle,
-        where LRU falls off its cliff, is grey; the compulsory-miss ceiling is dotted.
+        where LRU falls off its cliff, is grey; the compulsory-miss ceiling is dotted. At a single
+        budget the legend says the hit rates.
     """
     ax = axes_or_new(ax, (7.6, 4.8))
     rate = f"hit_rate_{phase}"
-    names = _names(data)
-    for name, look in series_styles(list(names.unique())).items():
-        rows = data[names == name].sort_values("cache_bytes")
-        drawn = {**thin_markers(look, len(rows)), **style}
+    for name, look, rows in policy_series(data.sort_values("cache_bytes", kind="stable")):
+        drawn = sparse_marker(thin_markers(look, len(rows)), rows) | style
         x, y = rows["cache_bytes"] / MIB, rows[rate]
-        ax.plot(x, y, label=name, **drawn)
+        label = f"{name}: {100 * y.iloc[0]:.1f} %" if len(rows) == 1 and y.notna().all() else name
+        ax.plot(x, y, label=label, **drawn)
         over = _over_budget(rows)
         ax.plot(x[over], y[over], color=drawn["color"], **_HOLLOW)
     if _over_budget(data).any():
@@ -62,10 +63,9 @@ def plot_curves(
         linewidth=1,
         label=f"all but first uses ({100 * ceiling:.1f} %)",
     )
-    mark_token_cycle(ax, data["token_cycle_bytes"].iloc[0])
-    ax.set_ylim(-0.01, 1.02)
-    ax.set_xlim(0, data["cache_bytes"].max() / MIB)
+    ax.set_ylim(-0.015, 1.02)
     percent_axis(ax)
+    budget_axis(ax, data["cache_bytes"], data["token_cycle_bytes"].iloc[0])
     finish(
         ax,
         title="Hit rate by cache budget (grey: under one token cycle)",
@@ -74,12 +74,6 @@ def plot_curves(
     )
     legend_below(ax)
     return ax
-
-
-def _names(data: pd.DataFrame) -> pd.Series:
-    """Name each row's policy, with its parameters where one policy stands with several."""
-    several = data.groupby("policy")["params"].transform("nunique") > 1
-    return data["policy"].where(~several, data["policy"] + " " + data["params"])
 
 
 def _over_budget(data: pd.DataFrame) -> pd.Series:

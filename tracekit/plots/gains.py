@@ -9,12 +9,14 @@ from tracekit.plots.style import (
     BLACK,
     MIB,
     axes_or_new,
+    budget_axis,
     error_bars,
     finish,
     legend_below,
-    mark_token_cycle,
-    series_styles,
+    policy_series,
 )
+
+_DODGE = 0.008  # of the axis
 
 
 def plot_gains(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
@@ -32,23 +34,26 @@ def plot_gains(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
     Returns
     -------
     Axes
-        One line a policy, with bars of the 95 % interval, around the level of no gain; the region
-        under one token cycle is grey.
+        One line a policy, with bars of the 95 % interval, side by side around the level of no
+        gain; the region under one token cycle is grey.
     """
     ax = axes_or_new(ax)
     ax.axhline(0, color=BLACK, linewidth=1)
-    for name, look in series_styles(list(data["policy"].unique())).items():
-        rows = data[data["policy"] == name].sort_values("cache_bytes")
+    baseline = data["baseline"].iloc[0]
+    series = policy_series(data)
+    apart = _DODGE * data["cache_bytes"].max() / MIB
+    for place, (name, look, rows) in enumerate(series):
+        rows = rows.sort_values("cache_bytes")
         gain = 100 * rows["gain"]
         bars = error_bars(gain, 100 * rows["ci95_low"], 100 * rows["ci95_high"])
-        ax.errorbar(rows["cache_bytes"] / MIB, gain, **{**look, **bars, "label": name, **style})
-    mark_token_cycle(ax, data["token_cycle_bytes"].iloc[0])
-    ax.set_xlim(left=0)
+        budget = rows["cache_bytes"] / MIB + apart * (place - (len(series) - 1) / 2)
+        ax.errorbar(budget, gain, **{**look, **bars, "label": name, **style})
+    budget_axis(ax, data["cache_bytes"], data["token_cycle_bytes"].iloc[0])
     finish(
         ax,
-        title="Gain in hit rate over the baseline (bars: 95 % intervals)",
+        title=f"Gain in decode hit rate over {baseline} (bars: 95 % intervals)",
         xlabel="cache budget (MiB)",
-        ylabel="gain, decode (points)",
+        ylabel=f"decode hit rate over {baseline} (points)",
     )
     legend_below(ax)
     return ax

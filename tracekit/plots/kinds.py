@@ -1,16 +1,26 @@
 """The kinds of plot that ``tracekit plot`` knows: what each shows, computes and draws."""
 
 import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from tracekit import analysis, plots
-from tracekit.policies import Policy
+from tracekit.analysis.budget import DEFAULT_FRACTION
+from tracekit.analysis.curves import POLICIES as CURVES
+from tracekit.analysis.runs import RECORDED, read_by_default
+from tracekit.plots.style import in_mib
+from tracekit.policies import Policy, Retention, load_policies
+from tracekit.predictors import PREDICTORS
+from tracekit.predictors.scoring.predict import check_usable
+from tracekit.predictors.scoring.routers import Routers
 from tracekit.trace import Trace, UsageError
+
+FALLBACK = "prev-token"  # a predictor that every trace can run
 
 
 @dataclass(frozen=True)
@@ -21,16 +31,20 @@ class Choices:
     ----------
     policies : list of str or Policy, or None
         None: the kind's own.
+    params : mapping
+        ``{"retention.predictor": ["oracle", …]}`` of the policies; several values are several
+        variants.
     predictors : list of str or None
         None: the kind's own.
     cache_bytes : list of int or None
-        Budgets; None: the recorded one, or a grid for curves.
+        Budgets; None: the recorded one, or a range for curves and gains.
     horizon, named : list of int or None
     seed : int
     jobs : int or None
     """
 
     policies: Sequence[str | Policy] | None = None
+    params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     predictors: Sequence[str] | None = None
     cache_bytes: Sequence[int] | None = None
     horizon: Sequence[int] | None = None
@@ -53,15 +67,39 @@ class Choices:
         """
         return _only("cache budget", self.cache_bytes)
 
-    def one_policy(self, default: str) -> str | Policy:
+    def drawn(self, default: Sequence[str]) -> list[str | Policy]:
+        """Return the policies to draw, one for each combination of parameters.
+
+        Raises
+        ------
+        UsageError
+            An unknown policy, or a parameter of one that is not drawn.
+        """
+        names = list(default if self.policies is None else self.policies)
+        owners = {target: target.rpartition(".")[0] for target in self.params}
+        for owner in owners.values():
+            if owner not in names:
+                raise UsageError(
+                    f"--param is set for {owner!r}, which is not drawn here; name it in --policy."
+                )
+        policies: list[str | Policy] = []
+        for name in names:
+            if name == RECORDED:
+                policies.append(name)
+                continue
+            own = {t: values for t, values in self.params.items() if owners[t] == name}
+            policies += load_policies([name], own, self.seed)
+        return policies
+
+    def one_drawn(self, default: str) -> str | Policy:
         """Return the only policy, for a plot that shows one.
 
         Raises
         ------
         UsageError
-            Several were given.
+            There are several, or as for `drawn`.
         """
-        return _only("policy", self.policies) or default
+        return _only("policy", self.drawn([default]))
 
 
 def _only(what: str, values: Sequence[Any] | None) -> Any:
@@ -77,6 +115,8 @@ class Kind:
     Attributes
     ----------
     name, summary : str
+    reads : tuple of str
+        The names of the `Choices` that concern it, besides seed and jobs.
     compute : callable
         (trace, choices) → the DataFrame behind the plot.
     draw : callable
@@ -85,8 +125,49 @@ class Kind:
 
     name: str
     summary: str
+    reads: tuple[str, ...]
     compute: Callable[[Trace, Choices], pd.DataFrame]
     draw: Callable[..., Axes]
+
+
+def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
+    notes = []
+    if choices.policies is None and "retention.predictor" not in choices.params:
+        reason = _lacks(trace, Retention.Params().predictor)
+        if reason is not None:
+            notes = [f"retention acts on {FALLBACK} here: {reason}"]
+            params = {**choices.params, "retention.predictor": [FALLBACK]}
+            choices = replace(choices, params=params)
+    budgets = choices.given(cache_bytes="cache_bytes")
+    frame = analysis.hit_rate_gains(
+        trace, choices.drawn([Retention.name]), **budgets, seed=choices.seed
+    )
+    frame.attrs["notes"] = notes
+    return frame
+
+
+def _lacks(trace: Trace, predictor: str) -> str | None:
+    """Return in one sentence why `predictor` cannot run on `trace`, or None if it can."""
+    return check_usable(trace, Routers(trace), PREDICTORS.find(predictor))
+
+
+def _at_one_budget(
+    compute: Callable[[Trace, Choices], pd.DataFrame],
+) -> Callable[[Trace, Choices], pd.DataFrame]:
+    """Make `compute` say which budget it took, where neither the user nor the trace names one."""
+
+    def noted(trace: Trace, choices: Choices) -> pd.DataFrame:
+        frame = compute(trace, choices)
+        replayed = choices.policies is None or list(choices.policies) != [RECORDED]
+        if replayed and choices.cache_bytes is None and trace.budget_bytes is None:
+            budget = analysis.default_budget(trace)
+            frame.attrs["notes"] = [
+                f"The trace carries no cache budget: {100 * DEFAULT_FRACTION:g} % of the expert "
+                f"bank, {in_mib(budget)}, is drawn as an example; --cache-mib sets another."
+            ]
+        return frame
+
+    return noted
 
 
 KINDS = {
@@ -95,6 +176,7 @@ KINDS = {
         Kind(
             "predictability",
             "slot accuracy of each predictor, layer by layer",
+            ("predictors",),
             lambda trace, c: analysis.accuracy_by_layer(
                 trace, **c.given(predictors="predictors", jobs="jobs"), seed=c.seed
             ),
@@ -103,6 +185,7 @@ KINDS = {
         Kind(
             "horizon",
             "slot accuracy by how many layers ahead is predicted",
+            ("predictors", "horizon"),
             lambda trace, c: analysis.accuracy_by_horizon(
                 trace,
                 **c.given(predictors="predictors", horizon="horizon", jobs="jobs"),
@@ -113,6 +196,7 @@ KINDS = {
         Kind(
             "recall",
             "selected experts that are named, by how many are named",
+            ("predictors", "named"),
             lambda trace, c: analysis.recall_by_named(
                 trace, **c.given(predictors="predictors", named="named", jobs="jobs"), seed=c.seed
             ),
@@ -121,9 +205,11 @@ KINDS = {
         Kind(
             "curves",
             "hit rate by cache budget, under the bound",
+            ("policies", "params", "cache_bytes"),
             lambda trace, c: analysis.hit_rate_curves(
                 trace,
-                **c.given(policies="policies", cache_bytes="cache_bytes", jobs="jobs"),
+                c.drawn(CURVES),
+                **c.given(cache_bytes="cache_bytes", jobs="jobs"),
                 seed=c.seed,
             ),
             plots.plot_curves,
@@ -131,66 +217,80 @@ KINDS = {
         Kind(
             "gains",
             "points of hit rate that a policy gains over LRU, by cache budget",
-            lambda trace, c: analysis.hit_rate_gains(
-                trace, **c.given(policies="policies"), seed=c.seed
-            ),
+            ("policies", "params", "cache_bytes"),
+            _gains,
             plots.plot_gains,
         ),
         Kind(
             "read-bytes",
             "bytes that each decoded token reads, as it ran",
-            lambda trace, c: analysis.read_bytes_by_token(
-                trace, c.policies, cache_bytes=c.one_budget()
+            ("policies", "params", "cache_bytes"),
+            _at_one_budget(
+                lambda trace, c: analysis.read_bytes_by_token(
+                    trace, c.drawn(read_by_default(trace)), cache_bytes=c.one_budget()
+                )
             ),
             plots.plot_read_bytes,
         ),
         Kind(
             "popularity",
             "how often each expert is selected, layer × expert",
+            (),
             lambda trace, c: analysis.expert_popularity(trace),
             plots.plot_popularity,
         ),
         Kind(
             "popularity-sorted",
             "the same, each layer's favourites first",
+            (),
             lambda trace, c: analysis.expert_popularity(trace),
             lambda data, **style: plots.plot_popularity(data, by="rank", **style),
         ),
         Kind(
             "reuse",
             "reuse distance in bytes, with the budget drawn in",
-            lambda trace, c: analysis.reuse_distance(trace, cache_bytes=c.one_budget()),
+            ("cache_bytes",),
+            _at_one_budget(
+                lambda trace, c: analysis.reuse_distance(trace, cache_bytes=c.one_budget())
+            ),
             plots.plot_reuse,
         ),
         Kind(
             "reuse-tokens",
             "reuse distance in tokens",
+            (),
             lambda trace, c: analysis.reuse_distance(trace, unit="tokens"),
             plots.plot_reuse,
         ),
         Kind(
             "working-set",
             "distinct experts touched, since the start and by any n tokens",
+            (),
             lambda trace, c: analysis.working_set(trace),
             plots.plot_working_set,
         ),
         Kind(
             "overlap",
             "experts that routings share, by lag in tokens and in layers",
+            (),
             lambda trace, c: analysis.overlap_by_lag(trace),
             plots.plot_overlap,
         ),
         Kind(
             "concentration",
             "routing entropy and top-1 share, layer by layer",
+            (),
             lambda trace, c: analysis.routing_concentration(trace),
             plots.plot_concentration,
         ),
         Kind(
             "timeline",
             "token × layer: hit, miss or prefetched under one policy (or as recorded)",
-            lambda trace, c: analysis.residency_timeline(
-                trace, c.one_policy("lru"), cache_bytes=c.one_budget()
+            ("policies", "params", "cache_bytes"),
+            _at_one_budget(
+                lambda trace, c: analysis.residency_timeline(
+                    trace, c.one_drawn("lru"), cache_bytes=c.one_budget()
+                )
             ),
             plots.plot_timeline,
         ),
@@ -211,3 +311,13 @@ def find_kind(name: str) -> Kind:
     near = difflib.get_close_matches(name, KINDS, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}."
     raise UsageError(f"No plot is called {name!r}; {hint}")
+
+
+def caption(trace: Trace) -> str:
+    """Return what tells pictures of two traces apart: the names of the model and of the trace."""
+    names = (trace.facts.model.name, Path(trace.name).absolute().name)
+    return ", ".join(_shortened(name) for name in names)
+
+
+def _shortened(name: str, most: int = 60) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -12,10 +12,11 @@ from tracekit.plots.style import (
     PALE,
     axes_or_new,
     finish,
+    grouped_numbers,
     in_mib,
     legend_below,
     marked_if_few,
-    series_styles,
+    policy_series,
     whole_numbers,
 )
 
@@ -44,17 +45,20 @@ def plot_read_bytes(
         vertical line where a turn begins.
     """
     ax = axes_or_new(ax)
-    runs = dict(tuple(data.groupby(["policy", "cache_bytes"], sort=False, dropna=False)))
-    looks = series_styles([policy for policy, _ in runs])
+    runs = [
+        (name, look, budget, rows)
+        for name, look, of_policy in policy_series(data)
+        for budget, rows in of_policy.groupby("cache_bytes", sort=False, dropna=False)
+    ]
     if window is None:
         window = max(1, data["token"].nunique() // 40)
-    for (policy, budget), rows in runs.items():
+    for name, look, budget, rows in runs:
         mib = rows["read_bytes"] / MIB
-        drawn = {**marked_if_few(looks[policy], len(rows)), **style}
+        drawn = {**marked_if_few(look, len(rows)), **style}
         if len(runs) == 1 and window > 1:
             ax.plot(rows["token"], mib, color=drawn["color"], alpha=0.25, linewidth=0.7)
         mean = mib.rolling(window, min_periods=1, center=True).mean()
-        label = policy if np.isnan(budget) else f"{policy} at {in_mib(budget)}"
+        label = name if np.isnan(budget) else f"{name} at {in_mib(budget)}"
         ax.plot(rows["token"], mean, label=label, **drawn)
     cycle = data["token_cycle_bytes"].iloc[0]
     ax.axhline(cycle / MIB, color=GREY, linestyle=":", label=f"one token cycle ({in_mib(cycle)})")
@@ -65,6 +69,7 @@ def plot_read_bytes(
     ax.set_ylim(bottom=0)
     ax.margins(x=0.01)
     whole_numbers(ax)
+    grouped_numbers(ax, "y")
     mean_of = f"mean of {window} tokens" if window > 1 else "each token"
     finish(
         ax,

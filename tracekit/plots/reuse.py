@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from tracekit.analysis.budget import DEFAULT_FRACTION
 from tracekit.plots.style import (
     BLUE,
     GREY,
@@ -14,10 +15,17 @@ from tracekit.plots.style import (
     VERMILION,
     axes_or_new,
     finish,
+    grouped_numbers,
     in_mib,
     legend_below,
     percent_axis,
 )
+
+_BUDGETS = {
+    "given": "cache budget ({})",
+    "recorded": "recorded cache budget ({})",
+    "default": f"{100 * DEFAULT_FRACTION:g} % of all experts, as an example ({{}})",
+}
 
 
 def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
@@ -62,7 +70,7 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
             budget / MIB,
             color=VERMILION,
             linestyle="--",
-            label=f"cache budget ({in_mib(budget)})",
+            label=_BUDGETS[data["budget_source"].iloc[0]].format(in_mib(budget)),
         )
     first = data["share"][~np.isfinite(data["high"])].sum()
     used = reused["lookups"] > 0
@@ -71,15 +79,16 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
     ax.set_xscale("log")
     left, right = ax.get_xlim()
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if right < 50 * left else (1,)))
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    grouped_numbers(ax)
     ax.xaxis.set_minor_formatter(NullFormatter())
     ax.set_ylim(0, max(1.05 * reused["share"].max(), 0.01))
     percent_axis(ax)
+    prefill = "prefill counted" if in_bytes else "prefill not counted"
     finish(
         ax,
-        title=f"Reuse distance in decode ({100 * first:.1f} % are first uses)",
+        title=f"Reuse distance (first uses, {prefill}: {100 * first:.1f} % of decode lookups)",
         xlabel=f"{'distinct MiB touched' if in_bytes else 'tokens'} since the expert's last use",
-        ylabel="share of lookups",
+        ylabel="share of decode lookups",
     )
     legend_below(ax)
     return ax

@@ -1,10 +1,12 @@
 """The look that all plots share: one palette, one way to make an Axes, the usual marks.
 
-Colours are Okabe and Ito's ("Color Universal Design", 2008), which readers with any colour vision
-tell apart; every series also has a line style and a marker of its own, so that a print in grey
-stays readable. Nothing here touches matplotlib's global state.
+Colours are Okabe and Ito's ("Color Universal Design", 2008), and two dark ones that stay as far from
+them: readers with any colour vision tell them apart. Every series also has a line style and a marker
+of its own, so that a print in grey stays readable. Nothing here touches matplotlib's global state.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
+INDIGO, BROWN = "#332288", "#7A3B10"
 
 SEQUENTIAL = "Blues"  # light to dark, so grey prints keep the order; 0 is white
 
@@ -23,18 +26,21 @@ MIB = 2**20
 
 _CHARACTERS_AN_INCH, _HANDLE_CHARACTERS = 20, 8  # of a legend in small type
 
-_CYCLE = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
+# Blue is the reference's, LRU or stale-gate, also where that has no line: nothing else takes it.
+_CYCLE = (ORANGE, GREEN, VERMILION, PURPLE, SKY, INDIGO, BROWN)
 _LINES = ("-", "--", "-.", ":")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+_MARKERS = ("s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
+_FEW = 4  # points: a line of fewer is nothing without markers
 
-# The same name has the same look in every plot; what is not here takes the next of the cycle.
+# The same name has the same look in every plot; what is not here takes what is free.
 _KNOWN: dict[str, dict[str, Any]] = {
-    "bound": {"color": BLACK, "linestyle": (0, (4, 2)), "marker": "None"},
+    # Above the others: with experts of one size Belady's line is the bound, and shows in the gaps.
+    "bound": {"color": BLACK, "linestyle": (0, (4, 2)), "marker": "None", "zorder": 2.5},
     "belady": {"color": GREY, "linestyle": "-", "marker": "None"},
     "lru": {"color": BLUE, "linestyle": "-", "marker": "o"},
     "lfu": {"color": ORANGE, "linestyle": "--", "marker": "s"},
     "layer-lru": {"color": GREEN, "linestyle": "-.", "marker": "^"},
-    "layer-lfu": {"color": VERMILION, "linestyle": ":", "marker": "v"},
+    "layer-lfu": {"color": BROWN, "linestyle": ":", "marker": "v"},
     "random": {"color": PURPLE, "linestyle": ":", "marker": "x"},
     "retention": {"color": SKY, "linestyle": "--", "marker": "D"},
     "prefetch": {"color": VERMILION, "linestyle": "-.", "marker": "P"},
@@ -44,12 +50,14 @@ _KNOWN: dict[str, dict[str, Any]] = {
     "stale-gate-renorm": {"color": PURPLE, "linestyle": "--", "marker": "D"},
     "stale-gate-fit": {"color": SKY, "linestyle": "-.", "marker": "v"},
     "embedding-gate": {"color": VERMILION, "linestyle": "-", "marker": "P"},
-    "token-table": {"color": SKY, "linestyle": "--", "marker": "X"},
-    "combined": {"color": VERMILION, "linestyle": "-.", "marker": "D"},
+    "token-table": {"color": BROWN, "linestyle": "--", "marker": "X"},
+    "combined": {"color": INDIGO, "linestyle": "-.", "marker": "h"},
     "prev-token": {"color": ORANGE, "linestyle": "--", "marker": "s"},
     "static-hot": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "random-guess": {"color": GREY, "linestyle": ":", "marker": "None"},
 }
+# The markers of short lines that are else drawn without.
+_SPARSE = {"bound": "_", "belady": "*", "recorded": "x"}
 
 
 def axes_or_new(ax: Axes | None, size: tuple[float, float] = (7.2, 4.2)) -> Axes:
@@ -59,24 +67,73 @@ def axes_or_new(ax: Axes | None, size: tuple[float, float] = (7.2, 4.2)) -> Axes
     return ax
 
 
-def series_styles(names: list[str]) -> dict[str, dict[str, Any]]:
-    """Colour, line style and marker of each of `names`, distinct within one plot."""
-    taken = {_KNOWN[name]["color"] for name in names if name in _KNOWN}
-    free = [color for color in _CYCLE if color not in taken] or list(_CYCLE)
-    styles, place = {}, 0
+def policy_series(data: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """Part `data` by policy and variant: the name, look and rows of each, in their order."""
+    names = series_names(data)
+    policies = dict(zip(names, data["policy"], strict=True))
+    looks = series_styles(list(policies), list(policies.values()))
+    return [(name, look, data[names == name]) for name, look in looks.items()]
+
+
+def series_names(data: pd.DataFrame) -> pd.Series:
+    """Name the policy of each row, with its predictor, and with what tells its variants apart.
+
+    ``retention (stale-gate)``, ``random seed=1``: `data` has the columns ``policy`` and ``params``,
+    which is text as in ``predictor=stale-gate horizon=2``.
+    """
+    params = [dict(_settings(text)) for text in data["params"]]
+    values: dict[tuple[str, str], set[str]] = {}
+    for policy, of_row in zip(data["policy"], params, strict=True):
+        for field, value in of_row.items():
+            values.setdefault((policy, field), set()).add(value)
+    names = []
+    for policy, of_row in zip(data["policy"], params, strict=True):
+        predictor = f" ({of_row['predictor']})" if "predictor" in of_row else ""
+        apart = [
+            f" {field}={value}"
+            for field, value in of_row.items()
+            if field != "predictor" and len(values[policy, field]) > 1
+        ]
+        names.append(f"{policy}{predictor}{''.join(apart)}")
+    return pd.Series(names, index=data.index, dtype=object)
+
+
+def _settings(text: str) -> list[tuple[str, str]]:
+    parts = re.split(r" (?=\w+=)", text) if text else []
+    return [(field, value) for field, _, value in (part.partition("=") for part in parts)]
+
+
+def series_styles(
+    names: Sequence[str], policies: Sequence[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Colour, line style and marker of each of `names`, distinct within one plot.
+
+    `policies` are the policies behind the names, where those say more: the first variant of a
+    policy has the policy's look.
+    """
+    looks: dict[str, dict[str, Any]] = {}
+    for name, policy in zip(names, policies or names, strict=True):
+        look = _KNOWN.get(policy)
+        if look is not None and look not in looks.values():
+            looks[name] = look
     for name in names:
-        if name in _KNOWN:
-            styles[name] = {"linewidth": 1.6, "markersize": 4, **_KNOWN[name]}
-            continue
-        styles[name] = {
-            "linewidth": 1.6,
-            "markersize": 4,
-            "color": free[place % len(free)],
-            "linestyle": _LINES[place % len(_LINES)],
-            "marker": _MARKERS[place % len(_MARKERS)],
-        }
-        place += 1
-    return styles
+        if name not in looks:
+            looks[name] = _free_look(list(looks.values()))
+    return {name: {"linewidth": 1.6, "markersize": 4, **looks[name]} for name in names}
+
+
+def _free_look(taken: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a colour, a marker and a line style that are rarest among those `taken`."""
+    colors = [look["color"] for look in taken]
+    color = min(_CYCLE, key=colors.count)
+    markers = [look["marker"] for look in taken]
+    lines = [look["linestyle"] for look in taken]
+    beside = [look["linestyle"] for look in taken if look["color"] == color]
+    return {
+        "color": color,
+        "marker": min(_MARKERS, key=markers.count),
+        "linestyle": min(_LINES, key=lambda line: (beside.count(line), lines.count(line))),
+    }
 
 
 def finish(ax: Axes, *, title: str, xlabel: str, ylabel: str, grid: str = "y") -> Axes:
@@ -116,6 +173,21 @@ def legend_below(ax: Axes, handles: list[Any] | None = None) -> None:
     )
 
 
+def add_caption(ax: Axes, text: str) -> None:
+    """Write in small type below the figure what it is of.
+
+    Parameters
+    ----------
+    ax : Axes
+        Of a figure that holds nothing else.
+    text : str
+        Such as the names of the model and the trace.
+    """
+    # What fonts have no form for, such as a line feed or a byte that is no text, gets their mark.
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    ax.figure.supxlabel(text, x=0.995, ha="right", fontsize="x-small", color=GREY, parse_math=False)
+
+
 def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, Any]:
     """Return the arguments that make ``Axes.errorbar`` draw an interval around `value`.
 
@@ -125,11 +197,15 @@ def error_bars(value: pd.Series, low: pd.Series, high: pd.Series) -> dict[str, A
     return {"yerr": lengths, "capsize": 2, "elinewidth": 1}
 
 
-def mark_token_cycle(ax: Axes, cycle_bytes: int) -> None:
-    """Mark one token cycle on an x-axis of MiB, and grey what lies under it."""
-    ax.axvspan(0, cycle_bytes / MIB, color=PALE, alpha=0.5, linewidth=0, zorder=0)
+def budget_axis(ax: Axes, budgets: pd.Series, cycle_bytes: int) -> None:
+    """Make x an axis of cache budgets in MiB, with one token cycle marked and grey under it."""
+    most = max(budgets.max(), cycle_bytes) / MIB
+    left = -0.02 * most if budgets.min() == 0 else 0  # room for whole markers
+    ax.axvspan(left, cycle_bytes / MIB, color=PALE, alpha=0.5, linewidth=0, zorder=0)
     label = f"one token cycle ({in_mib(cycle_bytes)})"
     ax.axvline(cycle_bytes / MIB, color=GREY, linewidth=1, label=label, zorder=1)
+    ax.set_xlim(left, (1.08 if budgets.nunique() < _FEW else 1.03) * most)
+    grouped_numbers(ax)
 
 
 def percent_axis(ax: Axes, axis: str = "y") -> None:
@@ -140,11 +216,26 @@ def percent_axis(ax: Axes, axis: str = "y") -> None:
 def whole_numbers(ax: Axes, axis: str = "x") -> None:
     """Put the ticks of an axis (layers, tokens, lags) on whole numbers only."""
     getattr(ax, f"{axis}axis").set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    grouped_numbers(ax, axis)
+
+
+def grouped_numbers(ax: Axes, axis: str = "x") -> None:
+    """Print the numbers of an axis as `in_mib` does: thousands separated."""
+    getattr(ax, f"{axis}axis").set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def thin_markers(style: dict[str, Any], points: int, at_most: int = 24) -> dict[str, Any]:
     """Mark only every n-th of many points, so that markers do not merge into a band."""
     return {**style, "markevery": max(1, points // at_most)}
+
+
+def sparse_marker(style: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
+    """Make the points of a policy's line stand out where they are few."""
+    if len(rows) >= _FEW:
+        return style
+    marker = _SPARSE.get(rows["policy"].iloc[0], style["marker"])
+    wide = {"markersize": 14, "markeredgewidth": 2} if marker == "_" else {"markersize": 7}
+    return {**style, **wide, "marker": marker}
 
 
 def marked_if_few(style: dict[str, Any], points: int, few: int = 40) -> dict[str, Any]:

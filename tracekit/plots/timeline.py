@@ -16,6 +16,7 @@ from tracekit.plots.style import (
     in_mib,
     layer_range,
     legend_below,
+    series_names,
     whole_numbers,
 )
 
@@ -82,17 +83,25 @@ def plot_timeline(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -
     whole_numbers(ax, "x")
     whole_numbers(ax, "y")
     finish(ax, title=_title(data), xlabel="decoded token", ylabel="layer", grid="")
-    shown = [("hit", HIT), ("miss", MISS)]
+    shown = [("all hit", HIT), ("half missed", _between(HIT, MISS)), ("all missed", MISS)]
     if data["prefetched"].any():
-        shown.append(("prefetched", PREFETCHED))
+        shown += [
+            ("half prefetched, half hit", _between(HIT, PREFETCHED)),
+            ("half prefetched, half missed", _between(MISS, PREFETCHED)),
+            ("all prefetched", PREFETCHED),
+        ]
     legend_below(
         ax, [Patch(facecolor=c, edgecolor=BLACK, linewidth=0.5, label=n) for n, c in shown]
     )
     return ax
 
 
+def _between(one: str, other: str) -> tuple[float, ...]:
+    return tuple((a + b) / 2 for a, b in zip(to_rgb(one), to_rgb(other), strict=True))
+
+
 def _title(data: pd.DataFrame) -> str:
     hits = (data["hits"].sum() + data["prefetched"].sum()) / data["lookups"].sum()
     budget = data["cache_bytes"].iloc[0]
     at = "" if np.isnan(budget) else f" at {in_mib(budget)}"
-    return f"{data['policy'].iloc[0]}{at}: {100 * hits:.1f} % of decode lookups resident"
+    return f"{series_names(data).iloc[0]}{at}: {100 * hits:.1f} % of decode lookups resident"

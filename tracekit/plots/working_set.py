@@ -13,6 +13,7 @@ from tracekit.plots.style import (
     ORANGE,
     axes_or_new,
     finish,
+    grouped_numbers,
     in_mib,
     legend_below,
     marked_if_few,
@@ -57,6 +58,7 @@ def plot_working_set(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any
     ax.set_ylim(0, bank / MIB * 1.05)
     ax.set_xlim(left=0)
     whole_numbers(ax)
+    grouped_numbers(ax, "y")
     finish(
         ax,
         title="Working set",
