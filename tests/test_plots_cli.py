@@ -59,6 +59,37 @@ def test_parameters_reach_the_policy(trace, tmp_path):
     assert reads[0] < reads[1]
 
 
+def test_several_values_of_a_parameter_are_variants(trace, tmp_path):
+    out = tmp_path / "x.csv"
+    how = ("--param", "retention.predictor=static-hot,oracle", "--cache-mib", "3,5")
+    done = run("plot", "gains", trace, "-o", out, *how)
+    assert (done.code, done.err) == (0, f"Wrote {out}.\n")
+    frame = pd.read_csv(out)
+    assert frame["params"].tolist() == [
+        f"predictor={name} horizon=2" for name in ("static-hot", "oracle") for _ in range(2)
+    ]
+    assert frame["cache_bytes"].tolist() == 2 * [3 << 20, 5 << 20]
+
+
+def test_the_seed_reaches_the_policy(trace, tmp_path):
+    out = tmp_path / "x.csv"
+    how = ("--policy", "random", "--seed", "7", "--cache-mib", "3")
+    assert run("plot", "timeline", trace, "-o", out, *how).code == 0
+    assert set(pd.read_csv(out)["params"]) == {"seed=7"}
+
+
+def test_a_picture_says_what_it_is_of(trace, tmp_path):
+    out = tmp_path / "x.svg"
+    assert run("plot", "popularity", trace, "-o", out).code == 0
+    assert "<!-- small, small.csv -->" in out.read_text(encoding="utf-8")
+
+
+def test_a_name_that_the_font_lacks_is_drawn_without_a_word(tmp_path):
+    trace = write_csv(tmp_path / "名前 $x$.csv")
+    done = run("plot", "popularity", trace, "-o", tmp_path / "x.png")
+    assert (done.code, done.err) == (0, f"Wrote {tmp_path / 'x.png'}.\n")
+
+
 @pytest.mark.parametrize(
     ("args", "code", "sentence"),
     [
@@ -81,7 +112,27 @@ def test_parameters_reach_the_policy(trace, tmp_path):
         (
             ("curves", "TRACE", "-o", "x.png", "--param", "random.seed=1"),
             2,
-            "--param is set for 'random', which is not among --policy.",
+            "--param is set for 'random', which is not drawn here; name it in --policy.",
+        ),
+        (("TRACE", "curves", "-o", "x.png"), 2, "The kind comes first: tracekit plot curves "),
+        (
+            ("popularity", "TRACE", "-o", "x.png", "--cache-mib", "3"),
+            2,
+            "popularity does not depend on --cache-mib; leave it out.",
+        ),
+        (
+            (
+                "gains",
+                "TRACE",
+                "-o",
+                "x.png",
+                "--policy",
+                "prefetch",
+                "--param",
+                "prefetch.horizon=1",
+            ),
+            1,
+            "What a policy can act on here, by its parameter predictor: ",
         ),
     ],
 )

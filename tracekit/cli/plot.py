@@ -1,5 +1,6 @@
 """``tracekit plot``: one picture of a trace, or the numbers behind it."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +16,16 @@ from tracekit.trace.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tracekit.policies import Policy
-
 PICTURES = ("png", "svg", "pdf")
 NUMBERS = ("csv", "parquet")
+OPTIONS = {
+    "policies": "--policy",
+    "params": "--param",
+    "predictors": "--predictor",
+    "cache_bytes": "--cache-mib",
+    "horizon": "--horizon",
+    "named": "--named",
+}
 
 KindArgument = Annotated[
     str | None, typer.Argument(metavar="KIND", help="What to draw; see --list.", show_default=False)
@@ -66,7 +73,8 @@ def plot(
     param: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME.FIELD=VALUE[,VALUE…]", help="A parameter of a policy that is drawn."
+            metavar="NAME.FIELD=VALUE[,VALUE…]",
+            help="A parameter of a policy that is drawn; several values are several variants.",
         ),
     ] = None,
     horizon: Annotated[
@@ -87,6 +95,11 @@ def plot(
         return
     if kind is None or trace is None:
         raise UsageError("plot needs a KIND and a TRACE; `tracekit plot --list` names the kinds.")
+    from tracekit.plots.kinds import KINDS, Choices, caption, find_kind
+
+    if kind not in KINDS and str(trace) in KINDS:
+        raise UsageError(f"The kind comes first: tracekit plot {trace} {kind}.")
+    drawn = find_kind(kind)
     if output is None:
         raise UsageError(f"plot needs a file to draw into, for instance -o {kind}.png.")
     form = output.suffix.removeprefix(".").lower()
@@ -99,14 +112,11 @@ def plot(
     console = Console(quiet)
 
     from tracekit.formats import open_any
-    from tracekit.plots.kinds import Choices, find_kind
+    from tracekit.plots import add_caption
 
-    drawn = find_kind(kind)
-    opened = open_any(trace)
-    for sentence in opened.warnings:
-        console.warn(sentence)
     choices = Choices(
-        policies=_policies(policy, options.params(param or [])),
+        policies=options.split("--policy", policy) if policy else None,
+        params=options.params(param or []),
         predictors=options.split("--predictor", predictor) if predictor else None,
         cache_bytes=_bytes(cache_mib) if cache_mib else None,
         horizon=_whole("--horizon", horizon) if horizon else None,
@@ -114,12 +124,20 @@ def plot(
         seed=seed,
         jobs=jobs,
     )
+    for name, option in OPTIONS.items():
+        if getattr(choices, name) and name not in drawn.reads:
+            raise UsageError(f"{kind} does not depend on {option}; leave it out.")
+    opened = open_any(trace)
+    for sentence in opened.warnings:
+        console.warn(sentence)
     data = drawn.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)
     with written_whole(output) as work:
         if form in PICTURES:
-            _save(drawn.draw(data).figure, work, form, dpi)
+            axes = drawn.draw(data)
+            add_caption(axes, caption(opened))
+            _save(axes.figure, work, form, dpi)
         else:
             records = data.astype(object).where(data.notna(), None).to_dict("records")
             work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
@@ -131,7 +149,9 @@ def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
 
     # Without a date, and with names that are not random, the same data give the same file.
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    with rc_context({"svg.hashsalt": "tracekit"}):
+    with rc_context({"svg.hashsalt": "tracekit"}), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(path, format=form, dpi=dpi, metadata=metadata)
 
 
@@ -141,27 +161,6 @@ def _print_kinds() -> None:
     width = max(map(len, KINDS))
     for kind in KINDS.values():
         print(f"{kind.name:<{width}}  {kind.summary}")
-
-
-def _policies(names: list[str] | None, params: dict[str, list[str]]) -> "list[str | Policy] | None":
-    """Return the policies to draw, loaded where parameters are set for them."""
-    from tracekit.policies import load_policy
-
-    chosen: list[str | Policy] = options.split("--policy", names) if names else []
-    owners = {target.rpartition(".")[0] for target in params}
-    for owner in owners - set(chosen):
-        raise UsageError(f"--param is set for {owner!r}, which is not among --policy.")
-    for place, name in enumerate(chosen):
-        if name in owners:
-            fields = {
-                target.rpartition(".")[2]: values
-                for target, values in params.items()
-                if target.rpartition(".")[0] == name
-            }
-            if any(len(values) > 1 for values in fields.values()):
-                raise UsageError(f"plot takes one value of each parameter of {name}.")
-            chosen[place] = load_policy(name, {field: value for field, (value,) in fields.items()})
-    return chosen or None
 
 
 def _bytes(cache_mib: list[str]) -> list[int]:
