@@ -17,7 +17,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tracekit import datasets
-from tracekit.plots.kinds import KINDS, Choices
+from tracekit.plots import add_caption
+from tracekit.plots.kinds import KINDS, Choices, caption
 from tracekit.report import build_report
 from tracekit.trace import Trace
 
@@ -40,6 +41,7 @@ def draw_plots(trace: Trace, names: Sequence[str]) -> None:
     for name in names:
         buffer = io.BytesIO()
         axes = KINDS[name].draw(KINDS[name].compute(trace, Choices()))
+        add_caption(axes, caption(trace))
         axes.figure.savefig(buffer, format="png", dpi=110)
         save(buffer.getvalue(), name)
 
