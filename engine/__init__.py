@@ -6,6 +6,11 @@ It runs where memory is short, so it needs numpy, pyarrow, gguf and llama-cpp-py
 >>> engine.record("model.gguf", ["Once upon a time"], "first.trace")
 """
 
+import os
+
+# Arrow's own pools keep what was freed; it asks for this once, when it is first imported.
+os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+
 from engine.hook import Capture
 from engine.prompts import Prompt
 from engine.recorder import Generation, Progress, Recording, record
