@@ -97,6 +97,21 @@ class Reference:
                 counts[expert] += 1
         return [float(np.float32(c / (len(same) + 1))) for c in counts]
 
+    def layer_lag(self, t, layer, horizon):
+        if layer < horizon:
+            return None
+        common = {}
+        for lag in range(horizon, layer + 1):
+            common[lag] = 0
+            for u in self._others(t):
+                there = set(self.run.experts[u, layer - lag].tolist())
+                common[lag] += sum(int(e) in there for e in self.run.experts[u, layer])
+        lag = min(common, key=lambda x: (-common[x], x))
+        scores = [-math.inf] * self.run.facts.n_expert
+        for slot, expert in enumerate(self.run.experts[t, layer - lag]):
+            scores[expert] = -slot
+        return scores
+
 
 def score(run, predictor, horizon, named):
     """Score a predictor on a toy run.

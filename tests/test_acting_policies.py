@@ -237,6 +237,23 @@ def test_guesses_stand_after_the_batch_before(predictor):
             assert found.weights[b].sum() == pytest.approx(1, abs=1e-5)
 
 
+def test_guesses_from_a_layer_back():
+    run = toy(turns=(9, 8), n_layers=5)
+    run.experts[:, 3:] = run.experts[:, 1:3]
+    trace = trace_of(run)
+    batches = build_batches(trace)
+    found = guesses(trace, batches, Prefetch.Params("layer-lag", horizon=2))
+    decode = batches.phase == 1
+    keys = found.keys[decode].reshape(17, 5, 4)  # by the layer after which they stand
+    weights = found.weights[decode].reshape(17, 5, 4)
+    for layer in (3, 4):
+        np.testing.assert_array_equal(keys[:, layer - 1], layer * 16 + run.experts[:, layer - 2])
+        np.testing.assert_allclose(weights[:, layer - 1], run.weights[:, layer - 2], rtol=1e-5)
+    # Two layers ahead, layers 0 and 1 have no layer to look back to.
+    assert (keys[:, [0, 4]] == -1).all()
+    assert np.isnan(weights[:, [0, 4]]).all()
+
+
 def test_predicted_weights_are_those_of_the_models_gate():
     run = toy(gating="sigmoid", biased=True)
     trace = trace_of(run)

@@ -82,7 +82,7 @@ def test_one_layer():
     )
     result = predict(trace)
     assert {"ctrl", "prev-token", "embedding-gate"} <= set(result.config["predictors"])
-    assert sum("has only one" in note for note in result.notes) == 4
+    assert sum("has only one" in note for note in result.notes) == 5
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,20 @@ def test_one_layer():
             {"predictors": "predict_traces:Toy"},
             "'predict_traces:Toy' is not a predictor: predict_traces must hold a class 'Toy' "
             "derived from tracekit.predictors.base.Predictor.",
+        ),
+        (
+            {"predictors": "layer-lag", "params": {"layer-lag.lag": 0}},
+            "layer-lag: lag must be 1 or more.",
+        ),
+        (
+            {"predictors": "layer-lag", "params": {"layer-lag.lag": 4}},
+            "A layer-lag.lag of 4 reaches past the model: it has 4 MoE layers, so the furthest "
+            "is 3.",
+        ),
+        (
+            {"predictors": "layer-lag", "horizons": 3, "params": {"layer-lag.lag": 2}},
+            "What a layer selected is known 2 layers ahead with a layer-lag.lag of 2, not 3; take "
+            "a lag of the horizon or more.",
         ),
     ],
 )

@@ -153,7 +153,9 @@ def test_combined_is_ridge_with_a_table_that_knows_neither_turn():
         assert record["layers"][layer]["hits"] == pytest.approx(hits, abs=2)
 
 
-@pytest.mark.parametrize("predictor", ["static-hot", "token-table", "stale-gate-fit", "combined"])
+@pytest.mark.parametrize(
+    "predictor", ["static-hot", "token-table", "layer-lag", "stale-gate-fit", "combined"]
+)
 def test_a_turn_is_never_learned_from_while_it_is_scored(predictor):
     run, changed = drifting(turns=(150,) * 4), drifting(turns=(150,) * 4)
     # What turn 2 selects at the last layer is turned around: no name given there may change.
@@ -170,6 +172,54 @@ def test_a_turn_is_never_learned_from_while_it_is_scored(predictor):
     compared = slice(1) if predictor == "combined" else slice(None)
     assert (names[0] >= 3 * 8).all()
     np.testing.assert_array_equal(names[0][compared], names[1][compared])
+
+
+def lagging(turns=(12, 9, 10)) -> Toy:
+    """A run of 6 layers in which a layer repeats the selection of the layer three before it."""
+    run = toy(turns=turns, n_layers=6)
+    run.experts[:, 3:] = run.experts[:, :3, ::-1]
+    return run
+
+
+def test_a_lag_is_found_and_never_one_that_is_known_too_late():
+    near, far = predict(trace_of(lagging()), ["layer-lag"], horizons=[1, 4]).records
+    assert [x["exact_rate"] for x in near["layers"][3:]] == [1.0] * 3
+    # Four layers ahead nobody knows what the layer three back will have selected.
+    assert [x["exact_rate"] for x in far["layers"][:4]] == [None] * 4
+    assert all(x["slot_accuracy"] < 0.5 for x in far["layers"][4:])
+    assert near["unscored"] == 31
+    assert far["unscored"] == 31 * 4
+
+
+def test_what_lag_was_learned_is_said():
+    (note,) = predict(trace_of(lagging()), ["layer-lag"]).notes
+    assert note.endswith("a lag of 3 is best for 3 of 5 layers.")
+
+
+def test_a_lag_is_learned_on_other_turns():
+    # Turn 0 repeats two layers back, the others three: what is best for it must not be seen.
+    run = lagging(turns=(30, 8, 8))
+    first = run.turn == 0
+    run.experts[first, 5] = run.experts[first, 3]
+    run.experts[~first, 5] = run.experts[~first, 2]
+    (record,) = predict(trace_of(run), ["layer-lag"]).records
+    common = (run.experts[first, 5][:, :, None] == run.experts[first, 2][:, None]).sum()
+    # Turns 1 and 2 are scored with what turn 0, the longest, taught.
+    other = (run.experts[~first, 5][:, :, None] == run.experts[~first, 3][:, None]).sum()
+    assert record["layers"][5]["hits"] == common + other < record["layers"][5]["slots"]
+
+
+def test_a_lag_that_is_given_is_not_learned():
+    run = toy(turns=(41,))
+    given = {"layer-lag.lag": 2}
+    result = predict(trace_of(run), ["layer-lag"], horizons=[1, 2], params=given)
+    for record in result.records:
+        assert record["unscored"] == 2 * 41
+        assert "fit" not in record
+        for layer in (2, 3):
+            common = run.experts[:, layer][:, :, None] == run.experts[:, layer - 2][:, None]
+            assert record["layers"][layer]["hits"] == common.sum()
+    assert result.notes == []
 
 
 def test_a_single_turn_trains_on_its_first_half():

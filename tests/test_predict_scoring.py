@@ -19,6 +19,7 @@ PLAIN = (
     "prev-token",
     "static-hot",
     "token-table",
+    "layer-lag",
 )
 MODELS = {
     "softmax": {},

@@ -142,7 +142,7 @@ def test_the_tables_hold_what_replay_and_predict_say(trace, page):
         assert f"{record['policy']} {decode} {cumulative}" in text
     text = " ".join(page.by_id("predictability")["text"].split())
     records = predict(trace).records
-    assert len(records) == 10
+    assert len(records) == 11
     for record in records:
         assert f"{record['predictor']} {100 * record['slot_accuracy']:.1f} %" in text
 

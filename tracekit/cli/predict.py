@@ -68,7 +68,9 @@ def predict(
     param: Annotated[
         list[str] | None,
         typer.Option(
-            "--param", metavar="NAME.FIELD=VALUE", help="A parameter of a predictor of your own."
+            "--param",
+            metavar="NAME.FIELD=VALUE",
+            help="A parameter of a predictor, as layer-lag.lag=12.",
         ),
     ] = None,
     seed: SeedOption = 0,

@@ -10,6 +10,7 @@ from tracekit.predictors.base import (
 from tracekit.predictors.combined import Combined
 from tracekit.predictors.ctrl import Control
 from tracekit.predictors.embedding_gate import EmbeddingGate
+from tracekit.predictors.layer_lag import LayerLag
 from tracekit.predictors.oracle import Oracle
 from tracekit.predictors.prev_token import PrevToken
 from tracekit.predictors.random_guess import RandomGuess
@@ -27,6 +28,7 @@ __all__ = [
     "Combined",
     "Control",
     "EmbeddingGate",
+    "LayerLag",
     "LearnedPredictor",
     "Oracle",
     "PredictResult",

@@ -153,7 +153,7 @@ class LearnedPredictor(Predictor):
     Attributes
     ----------
     readings : int
-        How many times the training blocks are read.
+        How many times the training blocks are read; 0 of one that has nothing to learn after all.
     in_sample : bool
         It is learned on all routings and scored on the same: nothing is held out.
     """

@@ -4,6 +4,7 @@ import numpy as np
 
 from tracekit.predictors.base import Predictor, register
 from tracekit.predictors.scoring.blocks import Block
+from tracekit.predictors.scoring.repeated import scores_in_order, weights_of
 
 
 @register
@@ -19,16 +20,11 @@ class Oracle(Predictor):
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """See `Predictor.scores`: the slot order."""
-        experts = block.experts[:, layer].astype(np.intp)
-        scores = np.full((len(block), self.routers.n_expert), -np.inf, np.float32)
-        order = np.broadcast_to(np.arange(experts.shape[1], 0, -1, dtype=np.float32), experts.shape)
-        np.put_along_axis(scores, experts, order, axis=1)
-        return scores
+        return scores_in_order(block.experts[:, layer], self.routers.n_expert)
 
     def weights(self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray):
         """See `Predictor.weights`: the real ones; None of a trace without weights."""
         if block.weights is None:
             return None
-        weights = block.weights[:, layer]  # the names are in slot order, as the weights are
-        total = weights.sum(axis=1, keepdims=True)
-        return np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+        experts, weights = block.experts[:, layer], block.weights[:, layer]
+        return weights_of(experts, weights, named, self.routers.n_expert)

@@ -23,6 +23,7 @@ DEFAULT = (
     "prev-token",
     "ctrl",
     "static-hot",
+    "layer-lag",
     "random-guess",
     "stale-gate-renorm",
     "stale-gate-fit",

@@ -17,6 +17,7 @@ SHORT = {
     "stale-gate-fit": "fit",
     "embedding-gate": "embed",
     "token-table": "table",
+    "layer-lag": "lag",
 }
 NONE = "-"
 

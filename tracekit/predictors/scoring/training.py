@@ -50,7 +50,7 @@ class Entry:
     @property
     def fit(self) -> FitReport | None:
         """What the predictor's fit cost; None of one that learns nothing."""
-        if not isinstance(self.predictor, LearnedPredictor):
+        if not _learns(self.predictor):
             return None
         return FitReport(self.rows, self.predictor.size_bytes, self.seconds, self.predictor.notes)
 
@@ -165,9 +165,13 @@ class Training:
         return Folds(group, tokens, n_groups, pieces, self._holds_out)
 
 
+def _learns(predictor: Predictor) -> bool:
+    return isinstance(predictor, LearnedPredictor) and predictor.readings > 0
+
+
 def learn(entries: Sequence[Entry], training: Training, jobs: int = 1) -> None:
     """Let the learned predictors among `entries` learn, side by side on `jobs` threads."""
-    learners = [e for e in entries if isinstance(e.predictor, LearnedPredictor)]
+    learners = [e for e in entries if _learns(e.predictor)]
     for entry in learners:
         entry.folds = training.folds(entry.predictor)
         entry.predictor.begin(entry.folds.n_groups * entry.folds.pieces, entry.folds.held_out)
@@ -191,7 +195,7 @@ def _learn_block(entry: Entry, block: Block, reading: int) -> None:
 
 def hold_out_turn(entry: Entry, block: Block) -> None:
     """Make a learned predictor ready for the turn of `block`, which it must not have seen."""
-    if not isinstance(entry.predictor, LearnedPredictor):
+    if not _learns(entry.predictor):
         return
     folds = entry.folds.held_out_for(block.turn)
     if folds != entry.held_out:
@@ -203,8 +207,8 @@ def hold_out_turn(entry: Entry, block: Block) -> None:
 
 def unseen_part(entry: Entry, block: Block, training: Training) -> Block | None:
     """Return what of `block` the entry's predictor has not trained on."""
-    learns = isinstance(entry.predictor, LearnedPredictor) and not entry.predictor.in_sample
-    seen = max(training.first_half - block.start_in_turn, 0) if learns else 0
+    held_out = _learns(entry.predictor) and not entry.predictor.in_sample
+    seen = max(training.first_half - block.start_in_turn, 0) if held_out else 0
     return block.cut(seen, len(block)) if seen < len(block) else None
 
 
