@@ -98,6 +98,33 @@ def lfu(loads, sizes, budget):
     return replay(loads, sizes, budget, choose, watch)
 
 
+def ring(loads, sizes, budget):
+    order = sorted(sizes)
+    last_load = {}  # of each key, the index of the load that touched it last
+    now = -1
+
+    def watch(load):
+        nonlocal now
+        now += 1
+        for key in load.distinct:
+            last_load[key] = now
+
+    def age(key):
+        return sum(load.layer == key[0] for load in loads[last_load[key] + 1 : now + 1])
+
+    def until_it_runs(key, at):
+        """Loads of a complete round until the layer of `key` is next."""
+        steps, place = 1, (order.index(loads[at].layer) + 1) % len(order)
+        while order[place] != key[0]:
+            steps, place = steps + 1, (place + 1) % len(order)
+        return steps
+
+    def choose(candidates, at):
+        return min(candidates, key=lambda e: (-age(e.key), -until_it_runs(e.key, at), e.accessed))
+
+    return replay(loads, sizes, budget, choose, watch)
+
+
 def belady(loads, sizes, budget):
     def next_use(key, at):
         """(load, place in it) of the next use; of equals the one later in the load goes first."""

@@ -16,6 +16,7 @@ from tracekit.replay import build_batches
 ORACLES = {
     "lru": reference.lru,
     "lfu": reference.lfu,
+    "ring": reference.ring,
     "belady": reference.belady,
     "layer-lru": reference.in_shares(reference.lru),
     "layer-lfu": reference.in_shares(reference.lfu),
@@ -44,6 +45,32 @@ def test_policy_agrees_with_its_oracle_on_every_lookup(name, run):
     for budget, cell in zip(budgets, cells, strict=True):
         assert cell.budget_bytes == budget
         check_cell(cell, run.loads, ORACLES[name](run.loads, run.layer_sizes, budget))
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(run=runs(max_layers=1))
+def test_ring_of_one_layer_is_lru(run):
+    batches = build_batches(run.trace())
+    budgets = np.array(budgets_of(run))
+    ring, lru = (load_policy(p).simulate(batches, budgets, True) for p in ("ring", "lru"))
+    for cell, other in zip(ring, lru, strict=True):
+        assert cell.hit.tolist() == other.hit.tolist()
+        assert cell.resident_bytes.tolist() == other.resident_bytes.tolist()
+
+
+def test_ring_keeps_what_comes_round_first_where_a_round_does_not_fit():
+    # Three layers that always ask for the same expert, and room for two of them.
+    run = Run(
+        sizes={0: 1, 1: 1, 2: 1},
+        n_expert=1,
+        top_k=1,
+        passes=tuple((0, True, t, {layer: [(0,)] for layer in range(3)}) for t in range(4)),
+    )
+    batches = build_batches(run.trace())
+    (ring,), (lru,) = (load_policy(p).simulate(batches, np.array([2])) for p in ("ring", "lru"))
+    assert lru.hits.sum() == 0
+    # A miss pushes out the layer before it, so it is followed by a hit.
+    assert ring.hits.tolist() == [0, 0, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1]
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -29,6 +29,7 @@ from tracekit.policies.plain import PlainPolicy
 from tracekit.policies.prefetch import Prefetch
 from tracekit.policies.random import Random
 from tracekit.policies.retention import Retention
+from tracekit.policies.ring import Ring
 
 __all__ = [
     "LFU",
@@ -50,6 +51,7 @@ __all__ = [
     "Prefetch",
     "Random",
     "Retention",
+    "Ring",
     "load_policies",
     "load_policy",
     "register",
