@@ -225,3 +225,14 @@ def test_how_long_flash_is_busy(small):
     assert "at 500 MiB a second" in timed.out
     refused = run("replay", small, "--flash-mib-s", "0")
     assert (refused.code, refused.err) == (2, "Error: --flash-mib-s takes a rate above 0, not 0.\n")
+
+
+def test_a_predictors_parameter_is_its_own(small):
+    learned, given = (
+        json.loads(run("replay", small, "--policy", "layer-lag", *param, "--format", "json").out)
+        for param in ((), ("--param", "layer-lag.lag=1"))
+    )
+    assert given["config"]["params"] == {"layer-lag.lag": "1"}
+    assert given["results"][0]["unscored"] < learned["results"][0]["unscored"]
+    refused = run("replay", small, "--policy", "layer-lag", "--param", "lru.size=1")
+    assert (refused.code, "set for 'lru', which is not replayed" in refused.err) == (2, True)

@@ -15,7 +15,7 @@ from tracekit.trace import UsageError
 from tracekit.trace.schema import DECODE
 
 sys.path.append(str(Path(__file__).parent / "examples"))
-EVERY = [*(cls.name for cls in POLICIES), "ring_policy:Ring"]
+EVERY = [*(cls.name for cls in POLICIES), "own_ring:OwnRing"]
 CELLS = [spec for spec in EVERY if spec != "bound"]
 
 

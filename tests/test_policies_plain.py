@@ -68,19 +68,19 @@ def test_a_victim_that_may_not_go_is_refused():
 
 def test_a_class_of_ones_own_is_replayed_by_module_and_class(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
-    monkeypatch.delitem(sys.modules, "ring_policy", raising=False)
-    result = replay(TWO_LAYERS.trace(), ["ring_policy:Ring", "lru"], cache_bytes=2)
-    assert [r["policy"] for r in result.records] == ["ring", "lru"]
-    assert load_policy("ring_policy:Ring").summary.startswith("evicts an expert of the layer")
+    monkeypatch.delitem(sys.modules, "own_ring", raising=False)
+    result = replay(TWO_LAYERS.trace(), ["own_ring:OwnRing", "lru"], cache_bytes=2)
+    assert [r["policy"] for r in result.records] == ["own-ring", "lru"]
+    assert load_policy("own_ring:OwnRing").summary.startswith("least recent token first")
 
 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
         (":Ring", "cannot be loaded"),
-        (".ring_policy:Ring", "cannot be loaded"),
+        (".own_ring:OwnRing", "cannot be loaded"),
         ("no_such_module:Policy", "cannot be loaded: No module named 'no_such_module'"),
-        ("ring_policy:Nothing", "ring_policy must hold a class 'Nothing' derived from"),
+        ("own_ring:Nothing", "own_ring must hold a class 'Nothing' derived from"),
         ("doctest:DocTest", "is not a policy"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_python_example_runs() -> None:
 
 
 def test_the_policy_shown_is_the_tested_example() -> None:
-    example = (ROOT / "tests" / "examples" / "ring_policy.py").read_text()
+    example = (ROOT / "tests" / "examples" / "own_ring.py").read_text()
     assert f"```python\n{example}```" in README
 
 

@@ -117,6 +117,10 @@ def replay(
     default = ("lru",) if validate else DEFAULT_POLICIES
     names = options.split("--policy", policy) if policy else default
     policies, predictors = _by_kind(names)
+    of_predictors = {key: params.pop(key) for key in list(params) if _owner(key) in predictors}
+    if params and not policies:
+        owner = _owner(next(iter(params)))
+        raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
     if static:
         params |= _both_ways(policies)
     opened = open_any(trace)
@@ -141,7 +145,14 @@ def replay(
         from tracekit.predictors import predict
 
         with console.progress("predict") as progress:
-            scored = predict(opened, predictors, seed=seed, jobs=jobs, progress=progress)
+            scored = predict(
+                opened,
+                predictors,
+                params={key: ",".join(values) for key, values in of_predictors.items()},
+                seed=seed,
+                jobs=jobs,
+                progress=progress,
+            )
     console.detail(f"seed {seed}; took {time.perf_counter() - start:.2f} s")
     _write(destination, console, replayed, scored, per_layer, flash_mib_s)
 
@@ -174,6 +185,10 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
             hint = f"did you mean {near[0]!r}?" if near else "`tracekit policies` lists them."
             raise UsageError(f"No policy or predictor is called {name!r}; {hint}")
     return policies, predictors
+
+
+def _owner(param: str) -> str:
+    return param.rpartition(".")[0]
 
 
 def _both_ways(policies: Sequence[str]) -> dict[str, list[str]]:

@@ -41,6 +41,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
     "lfu": {"color": ORANGE, "linestyle": "--", "marker": "s"},
     "layer-lru": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "layer-lfu": {"color": BROWN, "linestyle": ":", "marker": "v"},
+    "ring": {"color": INDIGO, "linestyle": "-", "marker": "h"},
     "random": {"color": PURPLE, "linestyle": ":", "marker": "x"},
     "retention": {"color": SKY, "linestyle": "--", "marker": "D"},
     "prefetch": {"color": VERMILION, "linestyle": "-.", "marker": "P"},
@@ -53,6 +54,7 @@ _KNOWN: dict[str, dict[str, Any]] = {
     "token-table": {"color": BROWN, "linestyle": "--", "marker": "X"},
     "combined": {"color": INDIGO, "linestyle": "-.", "marker": "h"},
     "prev-token": {"color": ORANGE, "linestyle": "--", "marker": "s"},
+    "layer-lag": {"color": BROWN, "linestyle": "-.", "marker": "d"},
     "static-hot": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "random-guess": {"color": GREY, "linestyle": ":", "marker": "None"},
 }
