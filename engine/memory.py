@@ -148,7 +148,8 @@ def _mapped(path: Path, base: int) -> list[_Extent]:
     """Return what of the file at `path` is mapped around address `base`."""
     name = os.path.realpath(path).replace("\n", "\\012")
     extents = []
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+    maps_file = Path("/proc/self/maps")  # where only a line feed is escaped, and ends a line
+    with maps_file.open(encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
         for line in maps:
             span, _mode, offset, _device, _inode, *rest = line.rstrip("\n").split(None, 5)
             if not rest or rest[0] != name:

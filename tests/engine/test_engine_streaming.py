@@ -140,6 +140,13 @@ def test_a_model_cut_while_it_streams(model: Path, tmp_path: Path) -> None:
             [session.evaluate([token], want_logits=True) for token in range(10)]
 
 
+def test_a_path_with_line_ends(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a\rb\nc d.gguf"
+    path.write_bytes(model.read_bytes())
+    with Session(path, Options(streaming=Streaming())) as session:
+        session.evaluate([1], want_logits=True)
+
+
 def test_no_direct_io_where_the_file_system_has_none(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
