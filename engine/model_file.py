@@ -1,6 +1,7 @@
 """A model's GGUF files: what they say of the model, and where each tensor's bytes lie."""
 
 import ctypes
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -15,8 +16,20 @@ from tracekit.trace.errors import TracekitError
 _EXPERTS = re.compile(r"blk\.(\d+)\.ffn_\w*exps\.weight")
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-_INTEGERS = {0: "u8", 1: "i8", 2: "u16", 3: "i16", 4: "u32", 5: "i32", 10: "u64", 11: "i64"}
 _STRING = 8
+_NUMBERS = {  # by GGUF's numbers of types
+    0: ctypes.c_uint8,
+    1: ctypes.c_int8,
+    2: ctypes.c_uint16,
+    3: ctypes.c_int16,
+    4: ctypes.c_uint32,
+    5: ctypes.c_int32,
+    6: ctypes.c_float,
+    7: ctypes.c_bool,
+    10: ctypes.c_uint64,
+    11: ctypes.c_int64,
+    12: ctypes.c_double,
+}
 
 
 @dataclass(frozen=True)
@@ -52,8 +65,8 @@ class ModelFile:
     arch, name : str
     quantisation : str
         The type that holds most of the expert weights: ``"Q4_K"``.
-    n_layer, n_expert, top_k, n_embd, n_ctx_train : int
-        0 where the file does not say.
+    n_layer, n_nextn, n_expert, top_k, n_embd, n_ctx_train : int
+        0 where the file does not say. `n_nextn` layers of `n_layer` only predict tokens further on.
     n_group, n_group_used : int
         Expert groups and how many stay in the running; 1, 1 without groups.
     tensors : dict of str to StoredTensor
@@ -63,6 +76,7 @@ class ModelFile:
     arch: str
     name: str
     n_layer: int
+    n_nextn: int
     n_expert: int
     top_k: int
     n_embd: int
@@ -79,7 +93,8 @@ class ModelFile:
         ------
         TracekitError
             The file is missing, is no GGUF, is cut short, is one of a split model of which others
-            are missing or which does not start here, or holds a dense model.
+            are missing or which does not start here, holds a dense model, or says of its experts
+            or layers what cannot be.
         """
         paths = _all_files(Path(path))
         tensors: dict[str, StoredTensor] = {}
@@ -88,13 +103,38 @@ class ModelFile:
             with _Header.reading(each) as header:
                 if index == 0:
                     facts = header.facts()
+                    header.check_floats(f"{facts['arch']}.")
                 tensors.update(header.tensors(index))
         model = cls(paths=paths, tensors=tensors, **facts)
-        if model.n_expert < 1 or not model.expert_tensors:
+        if not model.n_expert and not any(map(_EXPERTS.fullmatch, tensors)):
             raise TracekitError(
                 f"{path} is a dense model ({model.arch}): it has no experts to record."
             )
+        for key, value, can_be, why in model._rules():
+            if not can_be:
+                said = f"{model.arch}.{key} is {value or '0 or missing'}"
+                raise TracekitError(f"{path}: {said}, which cannot be: {why}.")
         return model
+
+    def _rules(self) -> Iterator[tuple[str, int, bool, str]]:
+        """Give what must hold in any architecture: key, value, whether it can be, and why not.
+
+        llama.cpp aborts, rather than complains, where most of these do not hold.
+        """
+        layers = {int(named[1]) for named in map(_LAYER.match, self.tensors) if named}
+        held = max(layers, default=-1) + 1
+        stacks = {t.shape[-1] for t in self.tensors.values() if _EXPERTS.fullmatch(t.name)}
+        n, k, groups, used = self.n_expert, self.top_k, self.n_group, self.n_group_used
+        of = " or ".join(map(str, sorted(stacks))) or "no"
+        run = self.n_layer - self.n_nextn
+        divides = groups == 1 or (groups < n and n % groups == 0)
+        fits = groups == 1 or 0 < used < groups
+        layered = f"the file holds {held} layers, and nextn_predict_layers is {self.n_nextn}"
+        yield "block_count", self.n_layer, 0 < run <= held, layered
+        yield "expert_count", n, n > 0 and n in stacks, f"its weights are of {of} experts"
+        yield "expert_used_count", k, 0 < k <= n, f"the model has {n} experts"
+        yield "expert_group_count", groups, divides, f"{n} experts do not make so many groups"
+        yield "expert_group_used_count", used, fits, f"some of {groups} groups are used, not all"
 
     @cached_property
     def expert_tensors(self) -> dict[int, list[StoredTensor]]:
@@ -147,6 +187,8 @@ def _all_files(path: Path) -> tuple[Path, ...]:
     if not split:
         return (path,)
     stem, number, count = split[1], int(split[2]), int(split[3])
+    if not 1 <= number <= count:
+        raise TracekitError(f"{path} is named as part {number} of {count}, which cannot be.")
     if number != 1:
         first = path.with_name(f"{stem}-00001-of-{count:05}.gguf")
         raise TracekitError(
@@ -202,40 +244,60 @@ class _Header:
         kinds = [ctypes.c_char_p if isinstance(v, bytes) else ctypes.c_int64 for v in values]
         return binding.function(name, result, ctypes.c_void_p, *kinds)(self._pointer, *values)
 
-    def _value(self, key: str) -> int | str | None:
+    def _value(self, key: str) -> int | float | str | list[int | float] | None:
         index = self._ask("gguf_find_key", ctypes.c_int64, key.encode())
         if index < 0:
             return None
         kind = self._ask("gguf_get_kv_type", ctypes.c_int, index)
         if kind == _STRING:
             return self._ask("gguf_get_val_str", ctypes.c_char_p, index).decode("utf-8", "replace")
-        if kind in _INTEGERS:
-            short = _INTEGERS[kind]
-            bits = int(short[1:])
-            result = getattr(ctypes, f"c_{'u' if short[0] == 'u' else ''}int{bits}")
-            return self._ask(f"gguf_get_val_{short}", result, index)
-        return None
+        if kind in _NUMBERS:
+            data = self._ask("gguf_get_val_data", ctypes.c_void_p, index)
+            return _NUMBERS[kind].from_address(data).value
+        kind = self._ask("gguf_get_arr_type", ctypes.c_int, index)
+        if kind not in _NUMBERS:
+            return []
+        count = self._ask("gguf_get_arr_n", ctypes.c_size_t, index)
+        data = self._ask("gguf_get_arr_data", ctypes.c_void_p, index)
+        return list((_NUMBERS[kind] * count).from_address(data)) if count else []
+
+    def _number(self, key: str, default: int = 0) -> int:
+        """Return a whole number; of an array of them, one for each layer, the largest."""
+        value = self._value(key)
+        if value is None:
+            return default
+        numbers = value if isinstance(value, list) else [value]
+        if not numbers or any(type(each) is not int or each < 0 for each in numbers):
+            raise TracekitError(f"{self.path}: {key} must be a whole number, and is {value!r:.40}.")
+        return max(numbers)
+
+    def check_floats(self, prefix: str) -> None:
+        """Refuse keys that are nan, and negative epsilons."""
+        for index in range(self._ask("gguf_get_n_kv", ctypes.c_int64)):
+            key = self._ask("gguf_get_key", ctypes.c_char_p, index).decode("utf-8", "replace")
+            value = self._value(key) if key.startswith(prefix) else None
+            if isinstance(value, float) and (
+                math.isnan(value) or (key.endswith("epsilon") and value < 0)
+            ):
+                raise TracekitError(f"{self.path}: {key} is {value}, which cannot be.")
 
     def facts(self) -> dict[str, int | str]:
         arch = self._value("general.architecture")
         if not isinstance(arch, str):
             raise TracekitError(f"{self.path} does not name its architecture: it is no model.")
-
-        def number(key: str, default: int = 0) -> int:
-            value = self._value(f"{arch}.{key}")
-            return value if isinstance(value, int) else default
-
         name = self._value("general.name")
+        groups = max(1, self._number(f"{arch}.expert_group_count"))
         return {
             "arch": arch,
             "name": name if isinstance(name, str) and name else self.path.stem,
-            "n_layer": number("block_count"),
-            "n_expert": number("expert_count"),
-            "top_k": number("expert_used_count"),
-            "n_embd": number("embedding_length"),
-            "n_ctx_train": number("context_length"),
-            "n_group": max(1, number("expert_group_count", 1)),
-            "n_group_used": max(1, number("expert_group_used_count", 1)),
+            "n_layer": self._number(f"{arch}.block_count"),
+            "n_nextn": self._number(f"{arch}.nextn_predict_layers"),
+            "n_expert": self._number(f"{arch}.expert_count"),
+            "top_k": self._number(f"{arch}.expert_used_count"),
+            "n_embd": self._number(f"{arch}.embedding_length"),
+            "n_ctx_train": self._number(f"{arch}.context_length"),
+            "n_group": groups,
+            "n_group_used": self._number(f"{arch}.expert_group_used_count") if groups > 1 else 1,
         }
 
     def tensors(self, file: int) -> dict[str, StoredTensor]:
@@ -243,13 +305,16 @@ class _Header:
         base = self._ask("gguf_get_data_offset", ctypes.c_size_t)
         found = {}
         for index in range(self._ask("gguf_get_n_tensors", ctypes.c_int64)):
-            name = self._ask("gguf_get_tensor_name", ctypes.c_char_p, index).decode()
+            name = self._ask("gguf_get_tensor_name", ctypes.c_char_p, index).decode(
+                "utf-8", "backslashreplace"
+            )
             start = base + self._ask("gguf_get_tensor_offset", ctypes.c_size_t, index)
             stop = start + self._ask("gguf_get_tensor_size", ctypes.c_size_t, index)
             kind = self._ask("gguf_get_tensor_type", ctypes.c_int, index)
             sizes = self._ask("gguf_get_tensor_ne", ctypes.POINTER(ctypes.c_int64), index)
             shape = tuple(sizes[:4])
-            while len(shape) > 1 and shape[-1] == 1:
+            least = 3 if _EXPERTS.fullmatch(name) else 1  # one expert is a stack of one
+            while len(shape) > least and shape[-1] == 1:
                 shape = shape[:-1]
             if stop > file_bytes:
                 raise TracekitError(

@@ -1,5 +1,6 @@
 """What is said of files that are no model, or no whole one, or none with experts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,55 @@ def test_a_dense_model(tmp_path: Path) -> None:
     assert "dense model (llama)" in refusal(path)
 
 
+CANNOT_BE = [
+    ({"expert_count": None}, "expert_count is 0 or missing, .* its weights are of 8 experts"),
+    ({"expert_count": 9}, "expert_count is 9, .* its weights are of 8 experts"),
+    ({"expert_count": "abc"}, "expert_count must be a whole number, and is 'abc'"),
+    ({"expert_count": [-1]}, r"expert_count must be a whole number, and is \[-1\]"),
+    ({"expert_used_count": None}, "expert_used_count is 0 or missing, .* has 8 experts"),
+    ({"expert_used_count": 0}, "expert_used_count is 0 or missing"),
+    ({"expert_used_count": 9}, "expert_used_count is 9"),
+    ({"expert_used_count": 2.0}, "expert_used_count must be a whole number, and is 2.0"),
+    ({"expert_group_count": 3}, "expert_group_count is 3, .* 8 experts do not make so many"),
+    ({"expert_group_count": 8}, "expert_group_count is 8"),
+    ({"expert_group_count": 4}, "expert_group_used_count is 0 or missing, .* some of 4 groups"),
+    ({"expert_group_count": 2, "expert_group_used_count": 2}, "expert_group_used_count is 2"),
+    ({"block_count": 0}, "block_count is 0 or missing, .* the file holds 3 layers"),
+    ({"block_count": 100_000}, "block_count is 100000, .* the file holds 3 layers"),
+    ({"nextn_predict_layers": 3}, "block_count is 3"),
+    ({"attention.layer_norm_rms_epsilon": float("nan")}, "rms_epsilon is nan"),
+    ({"attention.layer_norm_rms_epsilon": -1.0}, "rms_epsilon is -1.0"),
+    ({"rope.freq_base": float("nan")}, "rope.freq_base is nan"),
+]
+
+
+@pytest.mark.parametrize(("odd", "sentence"), CANNOT_BE)
+def test_metadata_that_cannot_be(odd: dict[str, object], sentence: str, tmp_path: Path) -> None:
+    path = tiny_models.write(tmp_path / "odd.gguf", "qwen3moe", odd=odd)
+    assert re.search(rf"odd\.gguf: qwen3moe\.[a-z_.]*{sentence}", refusal(path))
+
+
+def test_experts_under_the_keys_of_another_architecture(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "misnamed.gguf"
+    named = b"general.architecture\x08\0\0\0\x08\0\0\0\0\0\0\0"
+    path.write_bytes(model.read_bytes().replace(named + b"qwen3moe", named + b"qwen9moe"))
+    assert "qwen9moe.block_count is 0 or missing" in refusal(path)
+
+
+def test_experts_used_layer_by_layer(tmp_path: Path) -> None:
+    odd = {"expert_used_count": [1, 3, 2]}
+    path = tiny_models.write(tmp_path / "layers.gguf", "qwen3moe", odd=odd)
+    assert ModelFile.open(path).top_k == 3
+
+
+def test_a_single_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_models, "EXPERTS", 1)
+    path = tiny_models.write(tmp_path / "one.gguf", "qwen3moe", odd={"expert_used_count": 1})
+    file = ModelFile.open(path)
+    gate = file.expert_tensors[0][0]
+    assert gate.slice(0) == (gate.start, gate.stop)
+
+
 def test_no_model_at_all(tmp_path: Path) -> None:
     path = tmp_path / "empty.gguf"
     writer = GGUFWriter(path, "x")
@@ -94,6 +144,11 @@ def test_split_files_are_one_model(split_model: Path, model: Path) -> None:
 def test_a_later_part_named(split_model: Path) -> None:
     second = split_model.with_name("split-00002-of-00004.gguf")
     assert "name its first: split-00001-of-00004.gguf" in refusal(second)
+
+
+@pytest.mark.parametrize("name", ["d-00001-of-00000.gguf", "d-00003-of-00002.gguf"])
+def test_a_part_that_cannot_be(name: str, tmp_path: Path) -> None:
+    assert "which cannot be" in refusal(tmp_path / name)
 
 
 def test_a_part_missing(split_model: Path) -> None:

@@ -317,6 +317,7 @@ def write(
     tensors_a_file: int = 0,
     layers: int = 0,
     chat_template: str | None = None,
+    odd: dict[str, object] | None = None,
 ) -> Path:
     """Write the tiny model of an architecture.
 
@@ -329,6 +330,8 @@ def write(
     layers : int
         Make this many layers, all alike, instead of the architecture's.
     chat_template : str, optional
+    odd : dict, optional
+        Keys of the architecture with values they should not have; None leaves one out.
     """
     tiny = MODELS[arch]
     n_layer = layers or tiny.layers
@@ -354,7 +357,8 @@ def write(
     } | tiny.keys
     if dense_only:
         keys = {name: value for name, value in keys.items() if "expert" not in name}
-    add_keys(writer, arch, keys)
+    keys |= odd or {}
+    add_keys(writer, arch, {name: value for name, value in keys.items() if value is not None})
     shapes: Shapes = {
         "token_embd.weight": (vocabulary, D),
         f"{tiny.output_norm}.weight": (D,),
@@ -399,6 +403,8 @@ def add_keys(writer: GGUFWriter, arch: str, keys: dict[str, object]) -> None:
             writer.add_uint32(key, value)
         elif isinstance(value, float):
             writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
         else:
             writer.add_array(key, value)
 
