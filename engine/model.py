@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine import binding, interrupts
 from engine.model_file import ModelFile
@@ -44,20 +44,19 @@ class Model:
         if n_expert_used is not None:
             overrides = self._override_top_k(n_expert_used)
             binding.set_fields(params, kv_overrides=overrides)
-        self.pointer = None
+        self._pointer = None
         try:
             with interrupts.held() as held:
                 go_on = llama.llama_progress_callback(lambda _share, _data: not held.pressing)
                 binding.set_fields(params, progress_callback=go_on)
-                self.pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+                self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
         except KeyboardInterrupt:
             self.close()
             raise
-        if not self.pointer:
+        if not self._pointer:
             raise TracekitError(
                 f"llama.cpp cannot load {file.paths[0]}: {binding.log().complaint()}."
             )
-        self._vocab = llama.llama_model_get_vocab(self.pointer)
 
     def _override_top_k(self, n_expert_used: int) -> ctypes.Array:
         if not 1 <= n_expert_used <= self.file.n_expert:
@@ -70,6 +69,17 @@ class Model:
         overrides[0].key = f"{self.file.arch}.expert_used_count".encode()
         overrides[0].value.val_i64 = n_expert_used
         return overrides
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        """What llama.cpp knows the model by."""
+        if not self._pointer:
+            raise ValueError("the model is closed")
+        return self._pointer
+
+    @property
+    def _vocab(self) -> ctypes.c_void_p:
+        return binding.load().llama_model_get_vocab(self.pointer)
 
     @property
     def n_vocab(self) -> int:
@@ -107,8 +117,16 @@ class Model:
             )
         return list(tokens[:count])
 
+    def check_tokens(self, tokens: Iterable[int]) -> None:
+        """Raise ValueError if a number is no token of the vocabulary."""
+        count = self.n_vocab
+        for token in tokens:
+            if not 0 <= token < count:
+                raise ValueError(f"{token} is no token: the vocabulary has {count:,}, from 0")
+
     def piece(self, token: int) -> bytes:
         """Return the bytes a token stands for; of a control token its name."""
+        self.check_tokens([token])
         llama = binding.load()
         size = 64
         while True:
@@ -120,6 +138,7 @@ class Model:
 
     def ends_text(self, token: int) -> bool:
         """Whether the model ends a text, or its turn in a chat, with this token."""
+        self.check_tokens([token])
         return binding.load().llama_vocab_is_eog(self._vocab, token)
 
     def chat_prompt(self, messages: Sequence[tuple[str, str]]) -> str:
@@ -156,6 +175,6 @@ class Model:
 
     def close(self) -> None:
         """Free the model."""
-        pointer, self.pointer = self.pointer, None
+        pointer, self._pointer = self._pointer, None
         if pointer:
             binding.load().llama_model_free(pointer)

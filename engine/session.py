@@ -136,6 +136,7 @@ class Session:
     def __init__(self, model: str | os.PathLike[str] | Model, options: Options | None = None):
         self.options = options or Options()
         self._context: ctypes.c_void_p | None = None
+        self._has_logits = False
         self.lanes: Lanes | None = None
         self.store: ExpertStore | None = None
         if isinstance(model, Model):
@@ -193,7 +194,10 @@ class Session:
 
     @property
     def context(self) -> ctypes.c_void_p:
-        """llama.cpp's context, for a sampler."""
+        """llama.cpp's context, for a sampler; ValueError where it holds no logits to sample from."""
+        self._check_open()
+        if not self._has_logits:
+            raise ValueError("there are no logits: evaluate with want_logits first")
         return self._context
 
     @property
@@ -216,9 +220,15 @@ class Session:
 
     def clear(self) -> None:
         """Forget the tokens evaluated so far; the expert cache stays."""
+        self._check_open()
         llama = binding.load()
         llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
         self.position = 0
+        self._has_logits = False
+
+    def _check_open(self) -> None:
+        if self._context is None:
+            raise ValueError("the session is closed")
 
     def evaluate(self, tokens: list[int], want_logits: bool) -> Pass:
         """Evaluate up to `chunk` tokens that follow those evaluated so far, in one pass.
@@ -234,10 +244,10 @@ class Session:
         TracekitError, KeyboardInterrupt
             A read failed, or Ctrl-C broke the pass off: the tokens evaluated so far are forgotten.
         """
-        if self._context is None:
-            raise ValueError("the session is closed")
+        self._check_open()
         if not 1 <= len(tokens) <= self.chunk:
             raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
+        self.model.check_tokens(tokens)
         started, first_step = time.perf_counter(), self.position
         try:
             with interrupts.held() as self._hook.held:
@@ -252,9 +262,7 @@ class Session:
 
     def logits(self) -> np.ndarray:
         """Return the last token's logits, float32 [n_vocab]."""
-        if self._context is None:
-            raise ValueError("the session is closed")
-        pointer = binding.load().llama_get_logits_ith(self._context, -1)
+        pointer = binding.load().llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
 
     def _watched(self, tokens: list[int], want_logits: bool) -> PassCapture:
@@ -280,6 +288,7 @@ class Session:
             batch.logits[index] = 0
         batch.logits[len(tokens) - 1] = want_logits
         binding.log().forget()
+        self._has_logits = False
         outcome = binding.load().llama_decode(self._context, batch)
         self._hook.reraise()
         if outcome != 0:
@@ -287,6 +296,7 @@ class Session:
                 f"llama.cpp cannot evaluate the tokens at step {self.position} "
                 f"({outcome}): {binding.log().complaint()}."
             )
+        self._has_logits = want_logits
 
     def make_context(self, callback: "ctypes._CFunctionType") -> ctypes.c_void_p:
         """Make a context of llama.cpp that calls `callback` for its graphs' nodes."""
