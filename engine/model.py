@@ -94,7 +94,7 @@ class Model:
     @property
     def n_ctx_train(self) -> int:
         """Context length the model was trained for, in tokens."""
-        return binding.load().llama_model_n_ctx_train(self.pointer)
+        return ctypes.c_uint32(binding.load().llama_model_n_ctx_train(self.pointer)).value
 
     @property
     def first_token(self) -> int:

@@ -269,6 +269,7 @@ class Session:
         self._hook.begin(len(tokens))
         self._decode(tokens, want_logits)
         seen = self._hook.end()
+        self._check_finite(seen)
         whole = [count == len(tokens) for _, count in seen.layers]
         if len(whole) != len(self.plan.layers) or not all(whole[:-1]):
             raise TracekitError(
@@ -297,6 +298,19 @@ class Session:
                 f"({outcome}): {binding.log().complaint()}."
             )
         self._has_logits = want_logits
+
+    def _check_finite(self, seen: PassCapture) -> None:
+        for values in (seen.logits, seen.weights):
+            if values is not None and not np.isfinite(values).all():
+                layers, counts = zip(*seen.layers, strict=True)
+                row = int(np.isfinite(values).all(axis=1).argmin())
+                raise self._no_numbers(f"in the router of layer {np.repeat(layers, counts)[row]}")
+
+    def _no_numbers(self, where: str) -> TracekitError:
+        return TracekitError(
+            f"{self.file.paths[0]} computes values that are no finite numbers, {where}: "
+            "its weights or its metadata are damaged; download it again."
+        )
 
     def make_context(self, callback: "ctypes._CFunctionType") -> ctypes.c_void_p:
         """Make a context of llama.cpp that calls `callback` for its graphs' nodes."""
@@ -330,6 +344,8 @@ class Session:
         """Evaluate one token to see the graph, then forget it."""
         nodes = self._hook.collect_nodes()
         self._decode([self.model.first_token], want_logits=True)
+        if np.isnan(self.logits()).any():
+            raise self._no_numbers("in the logits of a first token")
         try:
             plan = read_plan(nodes)
         except TracekitError as error:

@@ -1,11 +1,14 @@
-"""What a session and its model refuse: tokens that are none, logits of no pass, what is closed."""
+"""What a session and its model refuse: what is no token, no number, not there yet or closed."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_models
 
 from engine import Session
+from engine.model_file import ModelFile
+from tracekit.trace import TracekitError
 
 
 @pytest.mark.parametrize("token", [-1, 257, 2**32, 2**40])
@@ -57,3 +60,40 @@ def test_what_is_closed(model: Path) -> None:
     ):
         with pytest.raises(ValueError, match="the model is closed"):
             use()
+
+
+@pytest.mark.parametrize("name", ["blk.1.ffn_gate_inp.weight", "output.weight"])
+def test_weights_that_are_no_numbers(name: str, model: Path, tmp_path: Path) -> None:
+    place = ModelFile.open(model).tensors[name]
+    damaged = bytearray(model.read_bytes())
+    damaged[place.start : place.start + 4] = np.float32(np.nan).tobytes()
+    path = tmp_path / "nan.gguf"
+    path.write_bytes(damaged)
+    with pytest.raises(
+        TracekitError, match=r"nan\.gguf computes values that are no finite numbers"
+    ):
+        Session(path)
+
+
+def test_an_expert_that_is_no_number(tmp_path: Path) -> None:
+    path = tiny_models.write(tmp_path / "nan.gguf", "llama")
+    with Session(path) as session:
+        used = session.evaluate([session.model.first_token], want_logits=True).seen.experts
+    file = ModelFile.open(path)
+    damaged = bytearray(path.read_bytes())
+    for expert in set(range(file.n_expert)) - set(used[0].tolist()):  # the first token's are well
+        start, stop = file.tensors["blk.0.ffn_down_exps.weight"].slice(expert)
+        damaged[start:stop] = np.full((stop - start) // 4, np.nan, np.float32).tobytes()
+    path.write_bytes(damaged)
+    with (
+        Session(path) as session,
+        pytest.raises(TracekitError, match=r"nan\.gguf computes .* the router of layer 1:"),
+    ):
+        session.evaluate(list(range(16)), want_logits=True)
+
+
+def test_a_context_length_of_32_bits(tmp_path: Path) -> None:
+    odd = {"context_length": 2**32 - 1}
+    path = tiny_models.write(tmp_path / "long.gguf", "qwen3moe", odd=odd)
+    with Session(path) as session:
+        assert session.model.n_ctx_train == 2**32 - 1
