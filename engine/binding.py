@@ -2,12 +2,22 @@
 
 import ctypes
 import re
+import threading
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import TypeVar
 
 from tracekit.trace.errors import TracekitError
 
 LOG_ERROR, LOG_CONTINUED = 4, 5
+_ABORT_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+_one_at_a_time = threading.Lock()
+T = TypeVar("T")
+
+
+class AbortError(Exception):
+    """llama.cpp found something that it ends the process for; the text says what, and where."""
 
 
 def load() -> ModuleType:
@@ -67,6 +77,68 @@ def set_fields(struct: ctypes.Structure, **values: object) -> None:
                 "install the release that tracekit is made for: pip install 'tracekit[engine]'"
             )
         setattr(struct, name, value)
+
+
+def guarded(work: Callable[[], T]) -> T:
+    """Return what `work` returns; an assertion of llama.cpp that fails in it becomes an exception.
+
+    llama.cpp reports a failed assertion and then aborts the process. Here `work` has a thread of
+    its own, and the report never returns: the thread stands still for good, with what it holds.
+    So `work` must compute on one thread, its own. It cannot be interrupted: Ctrl-C waits for it.
+
+    Raises
+    ------
+    AbortError
+    """
+    go, done = threading.Event(), threading.Event()
+    outcome: list[tuple[T | None, BaseException | None]] = []
+
+    def end(value: T | None, error: BaseException | None) -> None:
+        outcome.append((value, error))
+        done.set()
+
+    def run() -> None:
+        go.wait()
+        try:
+            end(work(), None)
+        except BaseException as error:
+            end(None, error)
+
+    thread = threading.Thread(target=run, name="llama.cpp", daemon=True)
+
+    def stand_still(message: bytes) -> None:
+        if threading.get_ident() == thread.ident:  # others abort as ever
+            # "/where/it/was/built/file.cpp:12: GGML_ASSERT(x > 0) failed"
+            text = re.sub(r"^.*/(?=[^/]+:\d+: )", "", message.decode("utf-8", "replace"))
+            end(None, AbortError(text))
+            threading.Event().wait()
+
+    callback = _ABORT_CALLBACK(stand_still)
+    set_callback = function("ggml_set_abort_callback", ctypes.c_void_p, ctypes.c_void_p)
+    with _one_at_a_time:
+        set_callback(ctypes.cast(callback, ctypes.c_void_p))
+        try:
+            thread.start()
+            _see_through(go, done)
+        finally:
+            set_callback(None)
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def _see_through(go: threading.Event, done: threading.Event) -> None:
+    """Let what waits for `go` go; a Ctrl-C before it is done has its way afterwards."""
+    interrupt = None
+    while not done.is_set():
+        try:
+            go.set()
+            done.wait()
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 class Log:

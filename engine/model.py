@@ -17,6 +17,8 @@ class Model:
     file : ModelFile
     n_expert_used : int, optional
         Experts a token selects, instead of the model's own number.
+    weights : bool
+        Without, nothing can be evaluated, but a context can be made, to see whether one can be.
 
     Raises
     ------
@@ -26,7 +28,7 @@ class Model:
         `n_expert_used` is out of range.
     """
 
-    def __init__(self, file: ModelFile, n_expert_used: int | None = None):
+    def __init__(self, file: ModelFile, n_expert_used: int | None = None, weights: bool = True):
         llama = binding.load()
         self.file = file
         binding.log().forget()
@@ -37,7 +39,8 @@ class Model:
             params,
             devices=ctypes.cast(no_devices, ctypes.c_void_p),
             n_gpu_layers=0,
-            load_mode=llama.LLAMA_LOAD_MODE_MMAP,
+            load_mode=llama.LLAMA_LOAD_MODE_MMAP if weights else llama.LLAMA_LOAD_MODE_NONE,
+            no_alloc=not weights,
             lazy_mode=llama.LLAMA_LAZY_MODE_OFF,
             use_extra_bufts=False,  # repacked weights would not lie as the file has them
         )
@@ -45,14 +48,20 @@ class Model:
             overrides = self._override_top_k(n_expert_used)
             binding.set_fields(params, kv_overrides=overrides)
         self._pointer = None
+
+        def load() -> None:
+            self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+
         try:
             with interrupts.held() as held:
                 go_on = llama.llama_progress_callback(lambda _share, _data: not held.pressing)
                 binding.set_fields(params, progress_callback=go_on)
-                self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+                binding.guarded(load)
         except KeyboardInterrupt:
             self.close()
             raise
+        except binding.AbortError as failed:
+            raise TracekitError(f"llama.cpp cannot load {file.paths[0]}: {failed}.") from failed
         if not self._pointer:
             raise TracekitError(
                 f"llama.cpp cannot load {file.paths[0]}: {binding.log().complaint()}."

@@ -1,5 +1,6 @@
 """A session: a model that evaluates tokens while its routing is watched and its experts streamed."""
 
+import bisect
 import ctypes
 import os
 import time
@@ -148,8 +149,10 @@ class Session:
         try:
             with interrupts.held() as held:
                 self._open(held)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, binding.AbortError):
+                raise self._refusal(error) from error
             raise
 
     def _open(self, held: interrupts.Held) -> None:
@@ -157,9 +160,7 @@ class Session:
         self.chunk = self._largest_chunk()
         self._hook = Hook(self.options.capture)
         self._hook.held = held
-        self._context = self.make_context(self._hook.callback)
-        self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
-        self.plan = self._learn()
+        binding.guarded(self._prepare)
         self._experts = {
             layer.layer: [self.file.tensors[name] for name in layer.experts]
             for layer in self.plan.layers
@@ -167,6 +168,11 @@ class Session:
         if self.options.streaming is not None:
             self._stream(self.options.streaming)
         self._hook.follow(self.plan)
+
+    def _prepare(self) -> None:
+        self._context = self.make_context(self._hook.callback)
+        self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
+        self.plan = self._learn()
 
     def __enter__(self) -> Self:
         return self
@@ -312,7 +318,9 @@ class Session:
             "its weights or its metadata are damaged; download it again."
         )
 
-    def make_context(self, callback: "ctypes._CFunctionType") -> ctypes.c_void_p:
+    def make_context(
+        self, callback: "ctypes._CFunctionType", model: Model | None = None
+    ) -> ctypes.c_void_p:
         """Make a context of llama.cpp that calls `callback` for its graphs' nodes."""
         llama = binding.load()
         params = llama.llama_context_default_params()
@@ -332,7 +340,7 @@ class Session:
             op_offload=False,
         )
         binding.log().forget()
-        context = llama.llama_init_from_model(self.model.pointer, params)
+        context = llama.llama_init_from_model((model or self.model).pointer, params)
         if not context:
             raise TracekitError(
                 f"llama.cpp cannot make a context of {self.options.n_ctx} tokens: "
@@ -342,8 +350,11 @@ class Session:
 
     def _learn(self) -> Plan:
         """Evaluate one token to see the graph, then forget it."""
+        llama = binding.load()
         nodes = self._hook.collect_nodes()
+        llama.llama_set_n_threads(self._context, 1, 1)  # as it is guarded
         self._decode([self.model.first_token], want_logits=True)
+        llama.llama_set_n_threads(self._context, self.threads, self.threads)
         if np.isnan(self.logits()).any():
             raise self._no_numbers("in the logits of a first token")
         try:
@@ -352,8 +363,44 @@ class Session:
             raise TracekitError(
                 f"{self.file.paths[0]} ({self.file.arch}) cannot be recorded: {error}."
             ) from error
+        wanted, used = self.options.n_expert_used, plan.layers[0].top_k
+        if wanted not in (None, used):
+            raise TracekitError(
+                f"llama.cpp goes on using {used} experts per token of {self.file.paths[0]}, not "
+                f"{wanted}: the file says it layer by layer; leave --n-expert-used away."
+            )
         self.clear()
         return plan
+
+    def _refusal(self, failed: binding.AbortError) -> TracekitError:
+        asked, path = self.options.n_expert_used, self.file.paths[0]
+        most = self._most_experts(asked) if asked is not None else 0
+        if 0 < most < asked:
+            return UsageError(
+                f"llama.cpp has no room in its graph for {asked} experts per token of {path}; "
+                f"{most} are the most it can run: give --n-expert-used {most}."
+            )
+        return TracekitError(f"llama.cpp cannot run {path} ({self.file.arch}): {failed}.")
+
+    def _most_experts(self, limit: int) -> int:
+        """Return how many experts a token can use, up to `limit`, for which a context can be made.
+
+        llama.cpp sizes a graph by the number of the model's tensors, and adds up the experts one
+        by one, so each takes nodes in every layer; how many are left for them is found by trial.
+        """
+        return bisect.bisect(range(1, limit + 1), False, key=lambda n: not self._has_room(n))
+
+    def _has_room(self, n_expert_used: int) -> bool:
+        trial = Model(self.file, n_expert_used, weights=False)
+        try:
+            unwatched = binding.load().ggml_backend_sched_eval_callback()
+            context = binding.guarded(lambda: self.make_context(unwatched, trial))
+            binding.load().llama_free(context)
+        except binding.AbortError:
+            return False
+        finally:
+            trial.close()
+        return True
 
     def _stream(self, streaming: Streaming) -> None:
         stacked = [tensor for group in self._experts.values() for tensor in group]
