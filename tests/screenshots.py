@@ -1,6 +1,6 @@
 """Draw the pictures of the README anew: ``python tests/screenshots.py``.
 
-Three plots and three views of the report, all of the bundled trace, into ``data/images``. Needs
+Two plots and three views of the report, all of the bundled trace, into ``data/images``. Needs
 what the tests need: Chromium and its driver.
 """
 
@@ -24,7 +24,10 @@ from tracekit.trace import Trace
 
 IMAGES = Path(__file__).resolve().parents[1] / "data" / "images"
 TRACE = "tiny-moe-64e.trace"
-PLOTS = ("predictability", "curves", "popularity")
+PLOTS = {
+    "predictability": Choices(),
+    "curves": Choices(policies=("bound", "belady", "ring", "lru", "lfu")),
+}
 TOKEN, LAYER = 64, 7  # the cell that the picture of the matrix shows
 
 
@@ -40,7 +43,7 @@ def draw_plots(trace: Trace, names: Sequence[str]) -> None:
     """Draw plots as ``tracekit plot`` does."""
     for name in names:
         buffer = io.BytesIO()
-        axes = KINDS[name].draw(KINDS[name].compute(trace, Choices()))
+        axes = KINDS[name].draw(KINDS[name].compute(trace, PLOTS[name]))
         add_caption(axes, caption(trace))
         axes.figure.savefig(buffer, format="png", dpi=110)
         save(buffer.getvalue(), name)
