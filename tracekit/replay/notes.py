@@ -11,10 +11,9 @@ from tracekit.replay.records import Outcome
 def notes(batches: Batches, results: Sequence[Outcome]) -> list[str]:
     """Return the sentences that a reader of `results` needs."""
     records = [result.record for result in results]
-    cycle = batches.token_cycle_bytes / MIB
-    cycle = f"{cycle:.1f} MiB" if cycle >= 10 else f"{cycle:.3g} MiB"
+    cycle = _mib(batches.token_cycle_bytes)
     under = [r for r in records if r["under_token_cycle"]]
-    sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle}"
+    sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle} MiB"
     if not under:
         sentences = [f"{sentence}; no budget is under it."]
     else:
@@ -38,6 +37,11 @@ def notes(batches: Batches, results: Sequence[Outcome]) -> list[str]:
 
 
 def _sizes(records: Sequence[dict[str, Any]]) -> str:
-    sizes = list(dict.fromkeys(f"{r['cache_bytes'] / MIB:.10g}" for r in records))
+    sizes = list(dict.fromkeys(_mib(r["cache_bytes"]) for r in records))
     listed = sizes[0] if len(sizes) == 1 else f"{', '.join(sizes[:-1])} and {sizes[-1]}"
     return f"{listed} MiB"
+
+
+def _mib(n_bytes: int) -> str:
+    size = n_bytes / MIB
+    return f"{size:.1f}".removesuffix(".0") if size >= 10 else f"{size:.3g}"
