@@ -351,6 +351,32 @@ def test_gains_are_the_difference_of_the_hit_rates():
     assert ((better["ci95_low"] <= better["gain"]) & (better["gain"] <= better["ci95_high"])).all()
 
 
+def test_gains_part_what_is_waited_for_from_what_is_read_ahead(monkeypatch):
+    from tracekit.analysis import hit_rate_gains
+    from tracekit.predictors import acting
+    from tracekit.replay import replay
+
+    predicted = []
+    monkeypatch.setattr(
+        "tracekit.predictors.guesses",
+        lambda *given: predicted.append(given) or acting.guesses(*given),
+    )
+    trace = trace_of(toy())
+    params = Prefetch.Params("oracle", spec_max=1)
+    policies = ["lru", Retention(Retention.Params("oracle")), Prefetch(params)]
+    frame = hit_rate_gains(trace, policies, cache_bytes=[10_000])
+    assert len(predicted) == 1  # both act on the same guesses
+    records = replay(trace, policies, cache_bytes=10_000).records
+    for row, record in zip(frame.to_dict("records"), records, strict=True):
+        assert row["cache_fraction"] == 10_000 / build_batches(trace).bank_bytes
+        read = row["demand_bytes_decode"] + row["speculative_bytes_decode"]
+        assert read == record["read_bytes_decode"]
+        waits = record.get("demand_bytes_decode", record["read_bytes_decode"])
+        assert row["demand_bytes_decode"] == waits
+    assert frame["speculative_bytes_decode"].tolist()[:2] == [0, 0]
+    assert frame["speculative_bytes_decode"].iloc[2] > 0
+
+
 @pytest.mark.parametrize("policy", ["drop-cold", "bound"])
 def test_gains_compare_what_can_be_compared(policy):
     from tracekit.analysis import hit_rate_gains

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.runs import params_text
-from tracekit.policies import Cell, Policy, load_policy
+from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.tally import Units
 from tracekit.predictors.scoring.training import DecodedTurns
@@ -44,8 +44,10 @@ def hit_rate_gains(
     DataFrame
         One row per (policy, budget): ``policy``, ``params`` (text), ``baseline`` (its name),
         ``cache_bytes``, ``cache_fraction``, ``token_cycle_bytes``, ``hit_rate_decode`` of the
-        policy, ``baseline_hit_rate_decode``, ``gain`` (their difference, a fraction), ``ci95_low``, ``ci95_high`` (NaN where there is too
-        little to draw from).
+        policy, ``baseline_hit_rate_decode``, ``gain`` (their difference, a fraction), ``ci95_low``,
+        ``ci95_high`` (NaN where there is too little to draw from), ``demand_bytes_decode`` (read
+        for lookups that missed: what a decoded token waits for), ``speculative_bytes_decode`` (read
+        ahead).
 
     Raises
     ------
@@ -58,9 +60,7 @@ def hit_rate_gains(
     units = Units.of(turns.turn, turns.tokens)
     batches = build_batches(trace)
     if cache_bytes is None:
-        cache_bytes = [round(f * batches.bank_bytes) for f in cache_fraction]
-    else:
-        cache_fraction = [size / batches.bank_bytes for size in cache_bytes]
+        cache_bytes = [round(fraction * batches.bank_bytes) for fraction in cache_fraction]
     budgets = np.array(cache_bytes, np.int64)
     decode = batches.phase == DECODE
     unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
@@ -69,9 +69,19 @@ def hit_rate_gains(
         sums = np.bincount(unit, per_batch[decode], len(units))
         return sums.astype(np.int64)[:, None]
 
+    given: dict[tuple[str, int], Batches] = {}
+
+    def inputs(policy: Policy) -> Batches:
+        if not policy.needs_predictor:
+            return batches
+        source = policy.params.predictor, policy.params.horizon
+        if source not in given:  # policies that act on the same guesses share them
+            given[source] = inputs_of(policy, trace, batches)
+        return given[source]
+
     def cells(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
         policy = load_policy(chosen) if isinstance(chosen, str) else chosen
-        found = [] if policy.lossy else policy.simulate(inputs_of(policy, trace, batches), budgets)
+        found = [] if policy.lossy else policy.simulate(inputs(policy), budgets)
         if not all(isinstance(cell, Cell) for cell in found) or not found:
             raise UsageError(
                 f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "
@@ -85,23 +95,34 @@ def hit_rate_gains(
     rows = []
     for chosen in policies:
         policy, found = cells(chosen)
-        for fraction, cell, base in zip(cache_fraction, found, plain, strict=True):
+        for cell, base in zip(found, plain, strict=True):
             hits, against = by_unit(cell.hits), by_unit(base.hits)
             low, high = bootstrap.interval(hits, slots, against=against)
             rate, base_rate = hits.sum() / slots.sum(), against.sum() / slots.sum()
+            demand, speculative = _decode_reads(batches, cell)
             rows.append(
                 {
                     "policy": policy.name,
                     "params": params_text(policy),
                     "baseline": reference.name,
                     "cache_bytes": cell.budget_bytes,
-                    "cache_fraction": fraction,
+                    "cache_fraction": cell.budget_bytes / batches.bank_bytes,
                     "token_cycle_bytes": batches.token_cycle_bytes,
                     "hit_rate_decode": rate,
                     "baseline_hit_rate_decode": base_rate,
                     "gain": rate - base_rate,
                     "ci95_low": low[0],
                     "ci95_high": high[0],
+                    "demand_bytes_decode": demand,
+                    "speculative_bytes_decode": speculative,
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _decode_reads(batches: Batches, cell: Cell) -> tuple[int, int]:
+    """Return the bytes read in decode batches for lookups that missed, and those read ahead."""
+    decode = batches.phase == DECODE
+    demand = (batches.lookups - cell.hits) * batches.expert_bytes[batches.layer]
+    read = demand if cell.read_bytes is None else cell.read_bytes
+    return int(demand[decode].sum()), int((read - demand)[decode].sum())
