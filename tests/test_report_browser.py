@@ -10,10 +10,10 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tracekit.analysis import residency_timeline
+from tracekit.analysis import default_budget, residency_timeline
 from tracekit.analysis.decode import decode_grid
 from tracekit.report import build_report
-from tracekit.report.caching import default_budgets, main_budget
+from tracekit.report.caching import default_budgets
 
 pytestmark = pytest.mark.skipif(browsers.missing() is not None, reason=str(browsers.missing()))
 
@@ -71,7 +71,7 @@ def press(browser, *keys):
 def spoken(trace, token, layer):
     """What a screen reader should hear of a cell under LRU at the default budget."""
     grid = decode_grid(trace)
-    budget = main_budget(trace)
+    budget = default_budget(trace)
     rows = residency_timeline(trace, "lru", budget).set_index(["token", "layer"])
     row = rows.loc[(token, grid.layer[layer])]
     experts = [str(expert) for expert in grid.experts[token, layer]]
@@ -201,7 +201,7 @@ def colours(browser, x, y):
 
 
 def test_cells_have_the_colour_of_what_they_found(browser, trace):
-    rows = residency_timeline(trace, "lru", main_budget(trace)).set_index(["token", "layer"])
+    rows = residency_timeline(trace, "lru", default_budget(trace)).set_index(["token", "layer"])
     sizes = browser.run(
         "const c = document.getElementById('matrix-canvas'); return [c.clientWidth, c.clientHeight]"
     )
@@ -357,3 +357,32 @@ def test_a_trace_of_one_token_and_one_layer_has_a_matrix(chromium, folder):
         chromium, "matrix-said", "Step 0, layer 0"
     )
     assert chromium.complaints() == []
+
+
+def tables(browser):
+    """How far the tables of the report reach beyond their boxes, and whether a hint is shown."""
+    return browser.run(
+        """
+        return [...document.querySelectorAll(".scroll")].map((box) => [
+          box.scrollWidth - box.clientWidth,
+          box.querySelector(".sideways").checkVisibility(),
+          getComputedStyle(box.querySelector("table")).borderCollapse,
+        ]);
+        """
+    )
+
+
+def test_a_wide_window_shows_tables_whole_and_a_phone_says_that_they_scroll(folder):
+    trace = open_written(folder / "acting.trace", gate_inputs=True)
+    path = folder / "acting.html"
+    path.write_text(build_report(trace, policies=["lru", "prefetch", "bound"]), encoding="utf-8")
+    with browsers.chromium(width=1200) as desk:
+        desk.open(path)
+        assert tables(desk) == [[0, False, "separate"]] * 3
+    with browsers.chromium(width=390, height=844) as phone:
+        phone.open(path)
+        for beyond, hinted, collapse in tables(phone):
+            assert beyond > 0
+            assert hinted
+            assert collapse == "separate"  # cells that stay in sight keep their lines
+        assert phone.run("return document.documentElement.scrollWidth") == 390

@@ -9,36 +9,28 @@ import numpy as np
 
 from tracekit.analysis.budget import default_budget
 from tracekit.analysis.decode import decode_grid
-from tracekit.policies import POLICIES, Bound, Policy, load_policy
+from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
 from tracekit.replay import build_batches, inputs_of, replay
 from tracekit.report.matrix import View, dropped_slots, recorded_view, replayed_view
 from tracekit.report.overview import bank_bytes, cycle_bytes
-from tracekit.report.words import MIB, NONE, known, mib, percent
+from tracekit.report.words import NONE, known, mib, percent
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
 
 DEFAULT_POLICIES = ("lru", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
 FRACTIONS = (0.05, 0.1, 0.25, 0.5)
+NEAR = 0.02  # a fraction so near to the recorded budget would only repeat it
 
 # A view costs about a sixth of a byte of page for each lookup: this is 2 MB of them.
 VIEW_LOOKUPS = 12_000_000
 LEAST_VIEWS = 3
 
 
-def main_budget(trace: Trace) -> int:
-    """Return the recorded budget, or about a quarter of all experts, in bytes."""
-    return _rounded(default_budget(trace)) if trace.budget_bytes is None else trace.budget_bytes
-
-
 def default_budgets(trace: Trace) -> list[int]:
-    """Return the recorded budget and about some fractions of all experts, ascending, in bytes."""
-    some = {_rounded(fraction * bank_bytes(trace)) for fraction in FRACTIONS}
-    return sorted(some | {main_budget(trace)})
-
-
-def _rounded(size: float) -> int:
-    """Round to three digits of MiB, which can be read and typed."""
-    return round(float(f"{size / MIB:.3g}") * MIB)
+    """Return the recorded budget and some fractions of all experts, ascending, in bytes."""
+    main = default_budget(trace)
+    some = {round(fraction * bank_bytes(trace)) for fraction in FRACTIONS}
+    return sorted({main} | {size for size in some if abs(size - main) > NEAR * main})
 
 
 @dataclass(frozen=True)
@@ -64,6 +56,7 @@ class Cache:
     records : list of dict
         The figures themselves.
     policies : list of Policy
+        Those that ran.
     sizes : list of int
         The budgets in bytes.
     main : int or None
@@ -80,6 +73,11 @@ class Cache:
     main: int | None = None
     lacks: str | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether anything held more than its budget at some time."""
+        return any(record["over_budget"] for record in self.records)
+
 
 def study(
     trace: Trace,
@@ -94,13 +92,13 @@ def study(
         for name in policies
     ]
     try:
-        main = main_budget(trace)
+        main = default_budget(trace)
         sizes = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
         result = replay(trace, loaded, cache_bytes=sizes, jobs=jobs)
     except TraceError as error:
         return Cache(lacks=str(error))
     records = sorted(result.records, key=lambda record: record["cache_bytes"])
-    n_tokens = int((trace.steps(["phase"])["phase"] == DECODE).sum())
+    n_tokens = decoded_tokens(trace)
     budgets = [
         Budget(
             mib(size),
@@ -114,10 +112,15 @@ def study(
         budgets,
         [note for note in result.notes if note not in trace.warnings],
         records,
-        loaded,
+        [policy for policy in loaded if policy.name in {r["policy"] for r in records}],
         sizes,
         main if main in sizes else sizes[-1],
     )
+
+
+def decoded_tokens(trace: Trace) -> int:
+    """Count the decoded tokens of a trace."""
+    return int((trace.steps(["phase"])["phase"] == DECODE).sum())
 
 
 def _about(trace: Trace, budget: int) -> str:
@@ -133,21 +136,28 @@ def _about(trace: Trace, budget: int) -> str:
 def _row(record: Mapping[str, Any], n_tokens: int) -> dict[str, Any]:
     gap, read = record["gap_to_bound"], record["read_bytes_decode"]
     return {
-        "name": named(record),
+        "name": record["policy"],
+        "details": _settings(record),
         "share": record["hit_rate_decode"],
         "decode": percent(record["hit_rate_decode"]),
         "cumulative": percent(record["hit_rate_cumulative"]),
         "gap": f"{100 * gap:.1f}" if known(gap) else NONE,
         "read": mib(read / n_tokens if known(read) and n_tokens else None),
-        "peak": mib(record["peak_resident_bytes_decode"]),
-        "over": bool(record["over_budget_decode"]),
+        "peaks": [
+            (mib(record[f"peak_resident_bytes{phase}"]), bool(record[f"over_budget{phase}"]))
+            for phase in ("_decode", "")
+        ],
     }
 
 
 def named(record: Mapping[str, Any]) -> str:
     """Name a record's policy, and its parameters where it has any."""
+    return f"{record['policy']} {_settings(record)}".rstrip()
+
+
+def _settings(record: Mapping[str, Any]) -> str:
     settings = " ".join(f"{name}={value}" for name, value in record["params"].items())
-    return f"{record['policy']} ({settings})" if settings else record["policy"]
+    return settings and f"({settings})"
 
 
 def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
@@ -167,9 +177,11 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     runs = [policy for policy in cache.policies if not (policy.lossy or isinstance(policy, Bound))]
     wanted = [(policy, size) for size in ordered for policy in runs]
     batches = build_batches(trace) if wanted else None
+    given: dict[Policy, Batches] = {}
     for policy, size in wanted[: room - len(found)]:
-        inputs = inputs_of(policy, trace, batches)
-        (cell,) = policy.simulate(inputs, np.array([size], np.int64), per_lookup=True)
+        if policy not in given:
+            given[policy] = inputs_of(policy, trace, batches)
+        (cell,) = policy.simulate(given[policy], np.array([size], np.int64), per_lookup=True)
         name = named({"policy": policy.name, "params": asdict(policy.params)})
         found.append(replayed_view(batches, cell.hit, dropped, name, f"{name}, {mib(size)}"))
     shown = len(found) - trace.has("residency")

@@ -17,6 +17,13 @@ def percent(rate: float | None) -> str:
     return f"{report.percent(rate)}{UNBROKEN}%" if known(rate) else NONE
 
 
+def points(difference: float | None) -> str:
+    """Write a difference of fractions in points, with its sign."""
+    if not known(difference):
+        return NONE
+    return f"{100 * difference:+.1f}".replace("-0.0", "0.0").replace("+0.0", "0.0")
+
+
 def mib(size: float | None) -> str:
     """Write bytes in MiB: whole ones from 100 on, three digits below."""
     if not known(size):
