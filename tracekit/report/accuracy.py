@@ -1,6 +1,6 @@
 """The accuracy table of the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,9 @@ from tracekit.trace import Trace, TraceError
 
 # Values of gate inputs up to which fitted predictors are scored unasked: a few seconds' work.
 MOST_FITTED = 40_000_000
+
+# No rivals: the control, the floor, and what has seen the routings that it names.
+_MARKS = ("ctrl", "random-guess", "oracle", "static-hot-insample")
 
 _IN_WORDS = {
     "embedding": "token embeddings",
@@ -90,6 +93,16 @@ def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int |
             for kind, (frame, drawn) in frames.items()
         },
     )
+
+
+def rivals(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the records of predictors that scored, and without having seen what they name."""
+    return [r for r in records if r["slots"] and r["predictor"] not in _MARKS]
+
+
+def best_of(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the record of the rival that names most."""
+    return max(rivals(records), key=lambda r: r["slot_accuracy"], default=None)
 
 
 def _usable(trace: Trace) -> tuple[list[str], list[str]]:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import tracekit
 from tracekit.plots.kinds import Choices
-from tracekit.report import accuracy, caching, headline, matrix, overview
+from tracekit.report import accuracy, acting, caching, headline, matrix, overview
 from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
 from tracekit.trace import Trace, TraceError
@@ -60,7 +60,7 @@ def build_report(
         A predictor that was named needs a column that the trace has not.
     """
     steps = itertools.count(1)
-    total = sum(map(len, PICTURES.values())) + 3
+    total = sum(map(len, PICTURES.values())) + 4
 
     def step(result: T) -> T:
         done = next(steps)
@@ -70,6 +70,7 @@ def build_report(
 
     cache = step(caching.study(trace, policies, cache_bytes, seed, jobs))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
+    acted = step(acting.study(trace, scored, cache, seed))
     browser = step(_browser(trace, cache))
 
     def picture(kind: str) -> Picture:
@@ -83,10 +84,11 @@ def build_report(
         lead=overview.lead(trace),
         warnings=[*trace.warnings, *scored.alarm],
         figures=headline.figures(trace, scored.records, cache),
-        headline=headline.sentences(trace, scored.records, cache),
+        headline=headline.sentences(trace, scored.records, cache, acted),
         facts=overview.facts(trace),
         accuracy=scored,
         cache=cache,
+        acting=acted,
         matrix=browser,
         pictures=pictures,
         colophon=f"Made by tracekit {tracekit.__version__} from {trace.name}, seed {seed}.",

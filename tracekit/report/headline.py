@@ -1,17 +1,17 @@
 """The figures that stand first: a few large ones, and sentences that say what they mean."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tracekit.predictors.scoring.report import label
+from tracekit.report.accuracy import best_of
+from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
 from tracekit.report.overview import Figure, bank_bytes, cycle_bytes, sizes_known
 from tracekit.report.words import known, mib, percent
 from tracekit.trace import Trace
 
-Records = Sequence[dict[str, Any]]
-# Neither a way to predict nor a rival of one: the control, and the floor.
-_MARKS = ("ctrl", "random-guess")
+Records = Sequence[Mapping[str, Any]]
 
 
 def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[Figure]:
@@ -28,26 +28,29 @@ def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[Figure]:
         found.append(Figure("LRU hit rate, decode", rate, f"with {mib(cache.main)} of cache"))
     if "bound" in at_main:
         rate = percent(at_main["bound"]["hit_rate_decode"])
-        found.append(Figure("No policy exceeds", rate, "decode, at the same budget"))
-    best = _best(accuracy)
+        found.append(
+            Figure(
+                "No policy that reads only on demand exceeds", rate, "decode, at the same budget"
+            )
+        )
+    best = best_of(accuracy)
     if best:
         figure = Figure("Slots named early", percent(best["slot_accuracy"]), f"by {label(best)}")
         found.append(figure)
     return found
 
 
-def _best(accuracy: Records) -> dict[str, Any] | None:
-    scored = [r for r in accuracy if r["slots"] and r["predictor"] not in _MARKS]
-    return max(scored, key=lambda r: r["slot_accuracy"], default=None)
-
-
 def _at_main(cache: Cache) -> dict[str, dict[str, Any]]:
     return {r["policy"]: r for r in cache.records if r["cache_bytes"] == cache.main}
 
 
-def sentences(trace: Trace, accuracy: Records, cache: Cache) -> list[str]:
+def sentences(trace: Trace, accuracy: Records, cache: Cache, acting: Acting) -> list[str]:
     """Return what the figures say, in words."""
-    return [*_of_cache(trace, cache), *_of_accuracy(trace, accuracy)]
+    return [
+        *_of_cache(trace, cache),
+        *filter(None, [acting.verdict]),
+        *_of_accuracy(trace, accuracy),
+    ]
 
 
 def _of_cache(trace: Trace, cache: Cache) -> list[str]:
@@ -63,26 +66,50 @@ def _of_cache(trace: Trace, cache: Cache) -> list[str]:
     )
     gap = lru["gap_to_bound"]
     if known(gap):
-        said += f"; the most any policy could gain on that total is {100 * gap:.1f} points"
-    online = [
-        r
-        for name, r in at_main.items()
-        if name not in ("lru", "belady", "bound")
-        and known(r["hit_rate_decode"])
-        and not r["over_budget_decode"]
-    ]
-    best = max(online, key=lambda r: r["hit_rate_decode"], default=None)
-    if best is not None:
-        than = best["hit_rate_decode"] - lru["hit_rate_decode"]
         said += (
-            f". The best of the others that keep to the budget, {best['policy']}, is "
-            f"{abs(100 * than):.1f} points {'above' if than > 0 else 'below'} LRU"
+            "; the most that any policy which reads only on demand could gain on that total is "
+            f"{100 * gap:.1f} points"
         )
-    return [f"{said}."]
+    return [f"{said}.{_of_rivals(cache, lru)}"]
+
+
+def _of_rivals(cache: Cache, lru: Mapping[str, Any]) -> str:
+    """Say which other policy of LRU's kind is best, and which only seems so."""
+    alike = {
+        policy.name
+        for policy in cache.policies
+        if not (policy.offline or policy.lossy or policy.needs_predictor or policy.speculative)
+    }
+    rivals = [r for name, r in _at_main(cache).items() if name in alike - {"lru"}]
+    # The bound holds for what keeps to its budget, prompts included, but for the batch in hand.
+    kept = [r for r in rivals if known(r["gap_to_bound"])]
+    said = ""
+    best = max(kept, key=_rate, default=None)
+    if best is not None:
+        said = (
+            " The best of the other policies that act on no prediction and keep to the budget, "
+            f"{best['policy']}, is {_beside(best, lru)}."
+        )
+    over = max((r for r in rivals if r not in kept), key=_rate, default=None)
+    if over is not None and _rate(over) > max(map(_rate, [lru, *kept])):
+        said += (
+            f" {over['policy']} is {_beside(over, lru)}, but it did not keep to the budget: it held "
+            f"as much as {mib(over['peak_resident_bytes'])}."
+        )
+    return said
+
+
+def _rate(record: Mapping[str, Any]) -> float:
+    return record["hit_rate_decode"]
+
+
+def _beside(record: Mapping[str, Any], lru: Mapping[str, Any]) -> str:
+    than = 100 * (_rate(record) - _rate(lru))
+    return f"{abs(than):.1f} points {'above' if than > 0 else 'below'} LRU"
 
 
 def _of_accuracy(trace: Trace, accuracy: Records) -> list[str]:
-    best = _best(accuracy)
+    best = best_of(accuracy)
     if best is None:
         return []
     chance = trace.top_k / trace.n_expert
