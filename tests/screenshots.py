@@ -24,10 +24,7 @@ from tracekit.trace import Trace
 
 IMAGES = Path(__file__).resolve().parents[1] / "data" / "images"
 TRACE = "tiny-moe-64e.trace"
-PLOTS = {
-    "predictability": Choices(),
-    "curves": Choices(policies=("bound", "belady", "ring", "lru", "lfu")),
-}
+PLOTS = ("predictability", "curves")
 TOKEN, LAYER = 64, 7  # the cell that the picture of the matrix shows
 
 
@@ -43,7 +40,7 @@ def draw_plots(trace: Trace, names: Sequence[str]) -> None:
     """Draw plots as ``tracekit plot`` does."""
     for name in names:
         buffer = io.BytesIO()
-        axes = KINDS[name].draw(KINDS[name].compute(trace, PLOTS[name]))
+        axes = KINDS[name].draw(KINDS[name].compute(trace, Choices()))
         add_caption(axes, caption(trace))
         axes.figure.savefig(buffer, format="png", dpi=110)
         save(buffer.getvalue(), name)

@@ -231,8 +231,8 @@ def test_a_policy_of_ones_own_never_has_the_look_of_lru(others):
 @pytest.mark.parametrize("budgets", [[40 << 20], [30 << 20, 60 << 20]])
 def test_points_of_few_budgets_are_marked_and_whole(small, budgets):
     ax = plots.plot_curves(analysis.hit_rate_curves(small, cache_bytes=budgets))
-    series = [one for one in ax.get_lines() if len(one.get_xdata()) == len(budgets)][:5]
-    assert {one.get_marker() for one in series} == {"_", "*", "o", "s", "^"}
+    series = [one for one in ax.get_lines() if len(one.get_xdata()) == len(budgets)][:6]
+    assert {one.get_marker() for one in series} == {"_", "*", "h", "o", "s", "^"}
     ax.figure.draw_without_rendering()
     frame = ax.get_window_extent()
     for one in series:

@@ -11,7 +11,7 @@ from tracekit.replay import build_batches, replay
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
-POLICIES = ("bound", "belady", "lru", "lfu", "layer-lru")
+POLICIES = ("bound", "belady", "ring", "lru", "lfu", "layer-lru")
 
 
 def hit_rate_curves(

@@ -17,7 +17,7 @@ from tracekit.report.words import NONE, known, mib, percent
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
 
-DEFAULT_POLICIES = ("lru", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
+DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
 FRACTIONS = (0.05, 0.1, 0.25, 0.5)
 NEAR = 0.02  # a fraction so near to the recorded budget would only repeat it
 
