@@ -203,6 +203,41 @@ def test_the_perfect_predictor_wastes_nothing():
     assert missed.sum() == missed[(batches.step[decode] == 5) & (batches.layer[decode] == 0)].sum()
 
 
+@pytest.mark.parametrize(("accuracy", "top_k"), [(0.3, 4), (0.75, 4), (0, 4), (0.5, 13)])
+def test_an_oracle_that_errs_is_right_as_often_as_asked(accuracy, top_k):
+    run = toy(turns=(400, 300), top_k=top_k)
+    trace = trace_of(run)
+    batches = build_batches(trace)
+    found = guesses(trace, batches, Prefetch.Params(f"oracle@accuracy={accuracy}"), seed=3)
+    decode = batches.phase == 1
+    keys = found.keys[decode].reshape(700, 4, top_k)[:, :3]  # after the layers before the last
+    named = keys - (np.arange(1, 4) * 16)[:, None]
+    for routing in named.reshape(-1, top_k):
+        kept = routing[routing >= 0]
+        assert len(set(kept)) == len(kept)
+        assert len(kept) == top_k or top_k > 16 - top_k  # there are not as many others
+    right = (named[..., None] == run.experts[:, 1:, None]).any(-1) & (keys >= 0)
+    assert right.mean() == pytest.approx(accuracy, abs=0.02)
+    again = guesses(trace, batches, Prefetch.Params(f"oracle@accuracy={accuracy}"), seed=3)
+    assert np.array_equal(found.keys, again.keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("oracle@0.5", "is written NAME@FIELD=VALUE, as oracle@accuracy=0.75, not '0.5'"),
+        ("oracle@accuracy=2", "accuracy is a share from 0 to 1"),
+        ("oracle@luck=1", "oracle has no parameter 'luck'; it has: accuracy"),
+        ("prev-token@x=1", "prev-token has no parameter 'x'; it has none"),
+        ("orakel@accuracy=1", "did you mean 'oracle'"),
+    ],
+)
+def test_a_predictors_parameters_in_its_name(name, sentence):
+    trace = trace_of(toy())
+    with pytest.raises(UsageError, match=sentence):
+        guesses(trace, build_batches(trace), Prefetch.Params(name))
+
+
 @pytest.mark.parametrize("predictor", ["stale-gate", "prev-token", "oracle", "embedding-gate"])
 def test_guesses_stand_after_the_batch_before(predictor):
     run = toy(turns=(6, 4))

@@ -6,6 +6,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tracekit.policies.base import Batches, Guesses
+from tracekit.policies.load import make_params
 from tracekit.predictors.base import PREDICTORS, Predictor
 from tracekit.predictors.scoring.blocks import Block, decode_blocks
 from tracekit.predictors.scoring.predict import check_horizons, check_usable
@@ -47,8 +48,8 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     batches : Batches
         Of that trace.
     source : object
-        With ``predictor``, a name or ``module:Class``, and ``horizon``, MoE layers ahead for a
-        predictor that has one.
+        With ``predictor``, a name or ``module:Class``, where need be with parameters,
+        ``oracle@accuracy=0.75``; and ``horizon``, MoE layers ahead for a predictor that has one.
     seed : int
 
     Raises
@@ -58,7 +59,9 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     MissingDataError
         The trace lacks a column that the predictor needs; the sentence names those that run on it.
     """
-    cls, horizon = PREDICTORS.find(source.predictor), source.horizon
+    name, *settings = source.predictor.split("@")
+    cls, horizon = PREDICTORS.find(name), source.horizon
+    params = make_params(cls.name, cls.Params, dict(map(_setting, settings)))
     routers = Routers(trace)
     check_horizons([horizon] if cls.has_horizon else [], routers.n_layers)
     if reason := check_usable(trace, routers, cls):
@@ -75,7 +78,7 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
             f"No policy can act on {cls.name}: it needs the gate input of the layer itself; take "
             "'oracle' to see what a perfect prediction would buy."
         )
-    entry = Entry(cls(routers, horizon, seed), horizon)
+    entry = Entry(cls(routers, horizon, seed, params), horizon)
     training = Training(trace, DecodedTurns.of(trace))
     learn([entry], training)
 
@@ -104,6 +107,16 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
             if weighted:
                 weights[after[ranked]] = np.where(named < 0, np.nan, predicted)[ranked]
     return Guesses(keys, weights if weighted else None)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    field, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(
+            f"A predictor's parameter is written NAME@FIELD=VALUE, as oracle@accuracy=0.75, "
+            f"not {text!r}."
+        )
+    return field, value
 
 
 def _named(
