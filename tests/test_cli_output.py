@@ -7,8 +7,8 @@ import threading
 import pyarrow.parquet as pq
 import pytest
 
-from tracekit.cli import table
-from tracekit.cli.console import Console, printable
+from tracekit import table
+from tracekit.cli.console import Console
 from tracekit.cli.output import Output, check_free, flat_records, to_csv, written_whole
 from tracekit.trace.errors import TracekitError, UsageError
 
@@ -201,7 +201,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
-    assert printable("a\x1b[31mb\n\udc80é") == "a\\x1b[31mb\\n\\udc80é"
+    assert table.printable("a\x1b[31mb\n\udc80é") == "a\\x1b[31mb\\n\\udc80é"
     Console().warn("evil\x1b]0;title\x07")
     assert capsys.readouterr().err == "Warning: evil\\x1b]0;title\\x07\n"
 

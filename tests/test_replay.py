@@ -288,6 +288,11 @@ def test_validation_passes_over_dropped_and_unrecorded_lookups():
     assert record["validation"] == {"lookups": 10, "mismatches": 0}
 
 
+def test_a_result_says_what_it_is():
+    result = replay(TRACE, ["lru", "bound"], cache_mib=[6, 7])
+    assert repr(result).endswith(": 4 rows of lru, bound>")
+
+
 def test_validation_needs_the_size_of_the_engines_cache():
     trace = RUN.trace(residency=np.zeros((9, 2), np.uint8))
     with pytest.raises(UsageError, match="does not say how large its engine's cache was"):

@@ -6,14 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tracekit.table import printable
+
 _CLEAR = "\r\x1b[K"
-
-
-def printable(text: str) -> str:
-    """Return `text` with control characters and lone surrogates escaped: it may come from a file."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
 
 
 def _styled(text: str, code: str) -> str:

@@ -10,7 +10,7 @@ import typer
 from tracekit.cli.console import Console
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
-from tracekit.cli.table import MIB, size
+from tracekit.table import MIB, size
 from tracekit.trace.errors import UsageError
 
 

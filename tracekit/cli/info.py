@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracekit.cli.console import Console, printable
+from tracekit.cli.console import Console
 from tracekit.cli.options import (
     ForceOption,
     FormatOption,
@@ -13,7 +13,7 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output
-from tracekit.cli.table import counted, percent, size
+from tracekit.table import counted, percent, printable, size
 
 # What a trace may carry beside the routing itself.
 _OPTIONAL = {

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tracekit.cli.output import FORMATS
-from tracekit.cli.table import MIB as MIB
 from tracekit.datasets import resolve
+from tracekit.table import MIB as MIB
 from tracekit.trace.errors import UsageError
 
 MAX_MIB = 10**12  # in bytes, still a 64-bit number

@@ -6,7 +6,7 @@ from typing import Any
 from tracekit.cli.console import Console
 from tracekit.cli.options import ForceOption, FormatOption, OutputOption, QuietOption
 from tracekit.cli.output import Output, flat
-from tracekit.cli.table import Column, render
+from tracekit.table import Column, render
 
 FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "stochastic")
 

@@ -244,10 +244,8 @@ def _notes(results: "Sequence[ReplayResult | PredictResult]") -> list[str]:
 def _text(
     replayed: "ReplayResult | None", scored: "PredictResult | None", flash_mib_s: float | None
 ) -> Iterator[str]:
-    from tracekit.cli.replay_table import replay_text
-
     if replayed is not None:
-        yield replay_text(replayed, flash_mib_s)
+        yield replayed.to_text(flash_mib_s)
     if scored is not None:
         yield scored.to_text()
 

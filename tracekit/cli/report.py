@@ -15,7 +15,7 @@ from tracekit.cli.options import (
     TraceArgument,
 )
 from tracekit.cli.output import check_free, written_whole
-from tracekit.cli.table import size
+from tracekit.table import size
 from tracekit.trace.errors import UsageError
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracekit.replay.table import replay_text
+from tracekit.table import counted
 from tracekit.trace import Trace
 
 if TYPE_CHECKING:
@@ -88,6 +90,22 @@ class ReplayResult:
             "source": self.trace.facts.source,
             "complete": self.trace.complete,
         }
+
+    def __repr__(self) -> str:
+        rows = counted(len(self.records), "row")
+        return (
+            f"<ReplayResult of {self.trace.name}: {rows} of {', '.join(self.config['policies'])}>"
+        )
+
+    def to_text(self, flash_mib_s: float | None = None) -> str:
+        """Return the table that the command line prints, with what its marks mean.
+
+        Parameters
+        ----------
+        flash_mib_s : float, optional
+            Reading rate of flash in MiB a second: how long it is busy a token is then said too.
+        """
+        return replay_text(self, flash_mib_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object ``tracekit.replay/1``."""

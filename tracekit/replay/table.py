@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracekit.cli.console import printable
-from tracekit.cli.table import MIB, NONE, Column, counted, mib, percent, render, size
+from tracekit.table import MIB, NONE, Column, counted, mib, percent, printable, render, size
 
 if TYPE_CHECKING:
     from tracekit.replay import ReplayResult

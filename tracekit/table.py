@@ -27,6 +27,13 @@ class Column:
     left: bool = False
 
 
+def printable(text: str) -> str:
+    """Return `text` with control characters and lone surrogates escaped: it may come from a file."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
+
+
 def counted(n: int, one: str, more: str | None = None) -> str:
     """Write a number and what it counts: ``1 pass``, ``2 passes``."""
     return f"{n} {one if n == 1 else more or one + 's'}"

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 from cli_helpers import csv_lines, write_csv
 
-from tracekit.cli.replay_table import replay_text
 from tracekit.formats import open_any
 from tracekit.replay import ReplayResult
 
@@ -73,7 +72,7 @@ def trace(tmp_path):
 
 def text_of(trace, *records, per_layer=False, notes=()):
     sized = [{**r, "cache_bytes": round(r["cache_mib"] * MIB)} for r in records]
-    return replay_text(ReplayResult(sized, {"per_layer": per_layer}, list(notes), trace))
+    return ReplayResult(sized, {"per_layer": per_layer}, list(notes), trace).to_text()
 
 
 def test_the_whole_text(trace):
