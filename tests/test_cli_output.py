@@ -6,10 +6,12 @@ import threading
 
 import pyarrow.parquet as pq
 import pytest
+from cli_helpers import run, write_csv
 
 from tracekit import table
 from tracekit.cli.console import Console
 from tracekit.cli.output import Output, check_free, flat_records, to_csv, written_whole
+from tracekit.trace import synthesize, write_trace
 from tracekit.trace.errors import TracekitError, UsageError
 
 RESULTS = [
@@ -220,3 +222,35 @@ def test_progress_is_not_for_a_file(capsys):
     with Console().progress("work") as update:
         assert update is None
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["replay", "predict", "info"])
+def test_what_a_result_is_made_from_is_not_overwritten(tmp_path, command):
+    trace = tmp_path / "run.trace"
+    write_trace(synthesize(2, 8, 2, 6), trace)
+    rows = (trace / "routing.parquet").read_bytes()
+    out = trace / "routing.parquet"
+    done = run(command, trace, "-o", out, "--format", "json", "--force")
+    assert (done.code, done.err) == (
+        2,
+        f"Error: {out} is what the result is made from; use another name.\n",
+    )
+    assert out.read_bytes() == rows
+    assert run(command, trace, "-o", trace / "notes.json", "-q").code == 0  # is no part of it
+
+
+@pytest.mark.parametrize(
+    "args", [["replay", "run.csv"], ["report", "run.csv"], ["plot", "reuse", "run.csv"]]
+)
+def test_an_imported_file_is_not_overwritten(tmp_path, monkeypatch, args):
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "run.csv")
+    before = (tmp_path / "run.csv").read_bytes()
+    (tmp_path / "same.csv").symlink_to("run.csv")
+    for name in ("run.csv", "same.csv"):
+        done = run(*args, "-o", name, "--force")
+        assert (done.code, done.err) == (
+            2,
+            f"Error: {name} is what the result is made from; use another name.\n",
+        )
+    assert (tmp_path / "run.csv").read_bytes() == before

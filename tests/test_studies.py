@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cli_helpers import run
+from cli_helpers import run, write_csv
 
 from tracekit.studies import read_study, sweep
 from tracekit.studies.claims import decide
@@ -238,3 +238,15 @@ def test_a_shipped_study_comes_out_as_committed(path, request):
     result = sweep(study, folder)
     assert [str(verdict) for verdict in result.verdicts if not verdict.holds] == []
     assert result.differences(study.result_path) == []
+
+
+def test_a_trace_of_a_study_is_not_overwritten_by_its_table(tmp_path):
+    trace = tmp_path / "study.csv"  # where the table of study.toml goes
+    write_csv(trace)
+    before = trace.read_bytes()
+    path = tmp_path / "study.toml"
+    path.write_text(STUDY.replace("small.trace", trace.name))
+    done = run("sweep", path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"Error: {trace} is what the result is made from; use another name.\n"
+    assert trace.read_bytes() == before

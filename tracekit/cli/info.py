@@ -37,7 +37,7 @@ def info(
 ) -> None:
     """Show what a trace is and carries."""
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, formats=("table", "json"))
+    destination = Output(output, format, force, formats=("table", "json"), inputs=[trace])
     from tracekit.formats import open_any
     from tracekit.trace import describe
 

@@ -4,7 +4,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,42 @@ from tracekit.cli.console import Console
 from tracekit.trace.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "parquet")
+_TRACE_FILE = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet")
 
 
-def check_free(path: Path, force: bool) -> None:
+def check_free(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> None:
     """Refuse an output that exists, unless `force`, or whose folder cannot take it.
+
+    Parameters
+    ----------
+    path : Path
+    force : bool
+        Overwrite what is there; never one of `inputs`, nor a file of a trace among them.
+    inputs : iterable of Path or None
+        What the result is made from.
 
     Raises
     ------
     UsageError
         One sentence that names the mend.
     """
-    if path.exists() and not _is_device(path) and not force:
-        raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
+    if path.exists() and not _is_device(path):
+        if not force:
+            raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
+        if any(each.exists() and _holds(each, path) for each in inputs if each is not None):
+            raise UsageError(f"{path} is what the result is made from; use another name.")
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"Cannot write {path}: there is no folder {folder}; make it first.")
     if not os.access(folder, os.W_OK):
         raise UsageError(f"Cannot write {path}: the folder {folder} is not writable.")
+
+
+def _holds(source: Path, path: Path) -> bool:
+    """Say whether `path` is the file `source`, or a file of the trace in the directory `source`."""
+    own = path.resolve()
+    in_trace = own.parent.samefile(source) and _TRACE_FILE.fullmatch(own.name)
+    return path.samefile(source) or bool(in_trace)
 
 
 def _is_device(path: Path) -> bool:
@@ -68,6 +88,8 @@ class Output:
         One of `FORMATS`; None goes by the ending of `path`, else a table.
     force : bool
         Overwrite `path`.
+    inputs : iterable of Path or None
+        What the result is made from: never overwritten.
 
     Raises
     ------
@@ -81,6 +103,7 @@ class Output:
         format: str | None = None,
         force: bool = False,
         formats: Sequence[str] = FORMATS,
+        inputs: Iterable[Path | None] = (),
     ):
         ending = path.suffix.removeprefix(".") if path else ""
         self.format = format or (ending if ending in formats else "table")
@@ -99,7 +122,7 @@ class Output:
         if path is not None:
             if path.is_dir():
                 raise UsageError(f"{path} is a folder; name a file to write.")
-            check_free(path, force)
+            check_free(path, force, inputs)
 
     def write(
         self,

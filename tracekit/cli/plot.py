@@ -108,7 +108,7 @@ def plot(
             f"plot cannot write {output.name!r}; its name must end in one of "
             f"{', '.join('.' + ending for ending in PICTURES + NUMBERS)}."
         )
-    check_free(output, force)
+    check_free(output, force, [trace])
     console = Console(quiet)
 
     from tracekit.formats import open_any

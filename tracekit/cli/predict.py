@@ -83,7 +83,7 @@ def predict(
 ) -> None:
     """Score how much of each layer's routing is known before it runs."""
     console = Console(quiet, verbose)
-    destination = Output(output, format, force)
+    destination = Output(output, format, force, inputs=[trace, train])
     predictors = split("--predictor", predictor) if predictor else None
     horizons = whole_numbers("--horizon", horizon) if horizon else [1]
     more_named = whole_numbers("--named", named) if named else None

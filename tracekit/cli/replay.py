@@ -102,7 +102,7 @@ def replay(
     bytes would have been read. A predictor among the policies is scored instead.
     """
     console = Console(quiet, verbose)
-    destination = Output(output, format, force)
+    destination = Output(output, format, force, inputs=[trace])
     if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
         raise UsageError(f"--flash-mib-s takes a rate above 0, not {flash_mib_s:g}.")
     sizes = {

@@ -51,7 +51,7 @@ def report(
     console = Console(quiet)
     if output.is_dir():
         raise UsageError(f"{output} is a folder; name a file to write.")
-    check_free(output, force)
+    check_free(output, force, [trace])
     budgets = None
     if cache_mib:
         budgets = [round(mib * options.MIB) for mib in options.cache_mib(cache_mib)]

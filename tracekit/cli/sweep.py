@@ -7,7 +7,7 @@ import typer
 
 from tracekit.cli.console import Console
 from tracekit.cli.options import ForceOption, JobsOption, QuietOption, VerboseOption
-from tracekit.cli.output import Output, written_whole
+from tracekit.cli.output import Output, check_free, written_whole
 from tracekit.trace.errors import TracekitError
 
 if TYPE_CHECKING:
@@ -53,12 +53,16 @@ def sweep(
     The result table of a study is written beside it: `x.csv` for `x.toml`.
     """
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, formats=("table", "json"))
-    from tracekit.studies import read_study
+    destination = Output(output, format, force, formats=("table", "json"), inputs=study)
+    from tracekit.studies import read_study, trace_paths
     from tracekit.studies import sweep as run
 
+    studies = [read_study(path) for path in study]
+    for read in [] if check else studies:
+        # The table is written whether or not it exists; a recording of that name is no table.
+        check_free(read.result_path, True, trace_paths(read, traces).values())
     results, wrong = [], []
-    for read in [read_study(path) for path in study]:
+    for read in studies:
         with console.progress(read.path.name) as progress:
             result = run(read, traces, jobs=jobs, progress=progress)
         for sentence in result.notes:

@@ -5,7 +5,8 @@ result. `sweep` runs it and says of each claim whether it holds.
 """
 
 from tracekit.studies.claims import Verdict
+from tracekit.studies.find import trace_paths
 from tracekit.studies.run import StudyResult, sweep
 from tracekit.studies.spec import Study, read_study
 
-__all__ = ["Study", "StudyResult", "Verdict", "read_study", "sweep"]
+__all__ = ["Study", "StudyResult", "Verdict", "read_study", "sweep", "trace_paths"]

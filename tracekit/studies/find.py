@@ -26,9 +26,14 @@ def open_traces(study: Study, folder: str | Path | None = None) -> dict[str, Tra
     TracekitError
         A trace that has to be fetched is not there; the sentence says where to get it.
     """
+    return {name: open_any(path) for name, path in trace_paths(study, folder).items()}
+
+
+def trace_paths(study: Study, folder: str | Path | None = None) -> dict[str, Path]:
+    """Return where each trace of `study` is; arguments and errors are those of `open_traces`."""
     folder = folder or os.environ.get(TRACES_VARIABLE)
     return {
-        name: open_any(_locate(study, spec, Path(folder) if folder else None))
+        name: _locate(study, spec, Path(folder) if folder else None)
         for name, spec in study.traces.items()
     }
 
