@@ -1,28 +1,54 @@
-"""The kernels as plain Python, and with every index checked: the same answers, on tiny runs."""
+"""Compiled loops run whatever becomes of the machine code that numba keeps between runs."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
+import errno
 
+import numba
 import pytest
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-TESTS = Path(__file__).parent
+from tracekit.kernels import kernel
+
+pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 
 
-@pytest.mark.parametrize("leg", ["NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK"])
-def test_kernels_agree_with_their_oracles(leg, tmp_path):
-    """Either leg needs an interpreter of its own, and kernels that were not compiled without it."""
-    environment = os.environ | {
-        leg: "1",
-        "NUMBA_CACHE_DIR": str(tmp_path),
-        "TRACEKIT_EXAMPLES": "12",
-    }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    files = ["test_policies.py", "test_replay_batches.py", "test_policies_conformance.py"]
-    run = subprocess.run(
-        [*command, *files], cwd=TESTS, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert " passed" in run.stdout
-    assert "skipped" not in run.stdout
+def double(x):
+    return 2 * x
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_machine_code_is_kept(cache):
+    assert kernel(double)(2) == 4
+    again = kernel(double)
+    assert again(2) == 4
+    assert sum(again.stats.cache_hits.values()) == 1
+
+
+def test_no_folder_for_machine_code(monkeypatch):
+    monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
+    assert kernel(double)(2) == 4
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("left", [0, 50])
+def test_machine_code_that_was_cut_short_is_made_anew(cache, ending, left):
+    assert kernel(double)(2) == 4
+    (file,) = cache.rglob(f"*.{ending}")
+    file.write_bytes(file.read_bytes()[:left])
+    assert kernel(double)(2) == 4
+    again = kernel(double)
+    assert again(2) == 4
+    assert sum(again.stats.cache_hits.values()) == 1
+
+
+def test_a_full_disk_takes_no_machine_code(cache, monkeypatch):
+    def full(self, path):
+        raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    monkeypatch.setattr(IndexDataCacheFile, "_open_for_write", full)
+    assert kernel(double)(2) == 4
+    assert not [path for path in cache.rglob("*") if path.is_file()]

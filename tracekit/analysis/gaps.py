@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
+
+from tracekit.kernels import kernel
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def token_gaps(experts: np.ndarray, n_expert: int) -> TokenGaps:
 
 
 # One walk over the tokens that remembers for every (layer, expert) the token that used it last.
-@njit(nogil=True, cache=True)
+@kernel
 def _token_gaps(experts, n_expert):
     n_tokens, n_layers, k = experts.shape
     counts = np.zeros((n_layers, n_tokens), np.int64)

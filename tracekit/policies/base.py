@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.registry import Registry
 from tracekit.trace.schema import DECODE
 
@@ -160,7 +160,7 @@ class Batches:
 
 
 # One pass from the end, remembering where each key was seen last.
-@njit(cache=True, nogil=True)
+@kernel
 def _next_use(keys, n_keys):
     next_use = np.empty(keys.size, np.int32)
     seen = np.full(n_keys, keys.size, np.int32)

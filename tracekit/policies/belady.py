@@ -1,8 +1,8 @@
 """Belady's rule: evict what will be wanted last."""
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 
 
@@ -95,7 +95,7 @@ def furthest_next_use(
 # all 64 bits, tells which one it is.
 #
 # Of a divisible expert the last one evicted may leave only in part: `gone` are its missing bytes.
-@njit(cache=True, nogil=True)
+@kernel
 def _belady(
     keys,
     admit_rank,

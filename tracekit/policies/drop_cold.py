@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Policy, register
 from tracekit.policies.lossy import lossy_cell, normalised_weights
 from tracekit.policies.lru import LRU
@@ -97,7 +97,7 @@ class DropCold(Policy):
 
 # The list of LRU (the sentinel after the last key, the coldest entry behind it), in which a missing
 # key that may be dropped is passed over as if the token had not asked for it.
-@njit(cache=True, nogil=True)
+@kernel
 def _drop_cold(keys, batch_start, key_bytes, droppable, budget, resident, hit, dropped):
     end = key_bytes.size
     after = np.arange(end + 1).astype(np.int32)

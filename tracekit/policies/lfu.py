@@ -1,8 +1,8 @@
 """Global LFU over (layer, expert), with counts that survive eviction."""
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 
 
@@ -43,7 +43,7 @@ class LFU(Policy):
 # is the head of the first list that is not empty. Entries of the batch are taken out of their lists
 # before the eviction, which protects them, and put at the end of the next list after it. Counting
 # the entries in every 64 lists lets the search for the first one leap over empty stretches.
-@njit(cache=True, nogil=True)
+@kernel
 def _lfu(keys, batch_start, key_bytes, most_touches, budget, hits, resident, hit):
     n_keys = key_bytes.size
     head = n_keys  # the list of f touches has its sentinel at head + f

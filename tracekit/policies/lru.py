@@ -1,8 +1,8 @@
 """Global LRU over (layer, expert)."""
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 
 
@@ -44,7 +44,7 @@ class LRU(Policy):
 # The position of a lone bit is found by its remainder modulo 67, which differs for all 64 of them.
 # How many must go at least is known before their sizes are: a loop that counts them down is one
 # that the processor can foresee the end of.
-@njit(cache=True, nogil=True)
+@kernel
 def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
     one = np.uint64(1)
     bit_position = np.zeros(67, np.int64)

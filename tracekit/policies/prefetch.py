@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
@@ -135,7 +135,7 @@ _COUNTERS = (
 # from the cold end first only adds up what it may take, leaving out the batch's keys and the
 # predicted ones; it evicts once that suffices. The best prediction is read first, so the next one
 # stands colder than it.
-@njit(cache=True, nogil=True)
+@kernel
 def _prefetch(
     keys,
     batch_start,

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 
 
@@ -63,7 +63,7 @@ class Random(Policy):
 # The residents stand in an array in any order, those that the batch touched at its end, so a draw
 # among the others is a draw of a place. An entry is moved by swapping it with the one whose place
 # it takes. The high half of the generator's state times the number of places gives the draw.
-@njit(cache=True, nogil=True)
+@kernel
 def _random(keys, batch_start, key_bytes, budget, state, hits, resident, hit):
     entries = np.empty(key_bytes.size, np.int32)
     place = np.full(key_bytes.size, -1, np.int32)

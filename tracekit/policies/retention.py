@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.trace.schema import DECODE
 
@@ -74,7 +74,7 @@ class Retention(Policy):
 # after[end] is the coldest entry and before[end] the most recent. The batch moves its keys to the
 # recent end, eviction takes from the cold end until it meets the batch, and the predicted residents
 # then move to the recent end, the best of them last.
-@njit(cache=True, nogil=True)
+@kernel
 def _retention(keys, batch_start, key_bytes, is_decode, guesses, budget, hits, resident, hit):
     end = key_bytes.size
     after = np.arange(end + 1).astype(np.int32)

@@ -1,8 +1,8 @@
 """From a trace's routings to the batches that a cache accounts in."""
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
@@ -97,7 +97,7 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 # Each batch is read twice. Forwards, an expert seen for the first time in it gets the next rank.
 # Backwards, the first sight of an expert is its last touch: it takes the last free place of the
 # batch. So both orders come out of two linear passes, without sorting.
-@njit(cache=True, nogil=True)
+@kernel
 def _fill(
     experts,
     dropped,

@@ -1,7 +1,8 @@
 """The kernel of the scorer: where a predictor ranked the experts that the model selected."""
 
 import numpy as np
-from numba import njit
+
+from tracekit.kernels import kernel
 
 NEAR_TIE = 1e-5
 
@@ -10,7 +11,7 @@ NEAR_TIE = 1e-5
 # order. That is the count of experts with a higher score, or with an equal one and a lower id, so
 # no row is sorted; the two counting loops are branchless and vectorise. Only a row with a miss
 # looks for its k-th and next score, by insertion into a short list.
-@njit(nogil=True, cache=True)
+@kernel
 def _rank_selected(scores, selected, ranks, near_tie, tolerance):
     n_tokens, n_expert = scores.shape
     k = selected.shape[1]
@@ -75,7 +76,7 @@ def rank(scores: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 # The best k of a row by insertion into a short sorted list; a later expert of an equal score has a
 # higher id and does not displace an earlier one.
-@njit(nogil=True, cache=True)
+@kernel
 def _name_best(scores, named):
     n_tokens, n_expert = scores.shape
     k = named.shape[1]
