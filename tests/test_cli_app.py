@@ -1,6 +1,7 @@
 """The command line as a process: what it imports, its exit codes, how it ends."""
 
 import ctypes
+import json
 import os
 import pty
 import resource
@@ -76,6 +77,20 @@ def test_a_terminal_without_unicode_gets_a_table_all_the_same(small):
     done = run_process("replay", small, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.code, done.err) == (0, "")
     assert "2 MoE layers ? 8 experts" in done.out
+
+
+def test_a_closed_stderr_is_no_fault(small):
+    done = run_process("replay", small, "--format", "json", preexec_fn=lambda: os.close(2))
+    assert done.code == 0
+    assert json.loads(done.out)["results"]  # and no note among it
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_on_a_full_disk_fails_with_a_sentence(option):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*TRACEKIT, option], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "Error: Reading or writing failed: No space left on device.\n"
 
 
 def test_a_closed_stdout_is_no_fault(small):

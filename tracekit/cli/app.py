@@ -100,11 +100,27 @@ app.command("info")(info.info)
 app.command("policies")(policies.policies)
 
 
+def _open_streams() -> None:
+    """Send what goes to a closed stream (``2>&-``) nowhere, and not into a file opened later."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+
+
 def main() -> None:
     """Run the command line."""
-    if sys.stdout is not None:
-        # Where × and ≤ cannot be written, a ? is better than a traceback.
-        sys.stdout.reconfigure(errors="replace")
+    _open_streams()
+    # Where × and ≤ cannot be written, a ? is better than a traceback.
+    sys.stdout.reconfigure(errors="replace")
     # module:Class may name a class of a file in the current directory; what is installed goes first.
     sys.path.append("")
-    app()
+    try:
+        app()
+    except OSError as error:  # --help and --version print before there is a command to run
+        silence_stdout()
+        say_error(_sentence(error))
+        sys.exit(1)
