@@ -30,6 +30,7 @@ def make_trace(
     layers=None,
     weights=None,
     residency=None,
+    dropped=None,
     seed=0,
 ) -> Trace:
     """Make a trace whose expert sizes differ by layer; `decode` tokens a turn."""
@@ -59,7 +60,7 @@ def make_trace(
         "experts": experts,
         "weights": drawn if weights is None else weights,
         "residency": residency,
-        "dropped": None,
+        "dropped": dropped,
     }
     arrays = []
     for field in schema:

@@ -163,6 +163,20 @@ def test_a_recorded_timeline_counts_the_recorded_residency():
     assert recorded["hits"].sum() == (decode > 0).sum()
 
 
+def test_a_recorded_timeline_leaves_out_what_was_dropped():
+    rng = np.random.default_rng(1)
+    n_rows = make_trace().n_rows
+    residency, dropped = rng.integers(0, 2, (2, n_rows, 2)).astype(np.uint8)
+    trace = make_trace(residency=residency, dropped=dropped)
+    decode = trace.routing(["phase"])["phase"] == 1
+    missed = (residency[decode] == 0) & (dropped[decode] == 0)
+    frame = analysis.residency_timeline(trace, "recorded")
+    assert (frame["misses"] == missed.sum(axis=1)).all()
+    assert frame["lookups"].sum() == (dropped[decode] == 0).sum()
+    sizes = dict(zip(trace.moe_layers, trace.expert_bytes, strict=True))
+    assert (frame["read_bytes"] == frame["misses"] * frame["layer"].map(sizes)).all()
+
+
 def test_reads_by_token_add_up_to_the_replay(trace):
     frame = analysis.read_bytes_by_token(trace, ["lru", "lfu"], 6000)
     total = replay(trace, ["lru", "lfu"], cache_bytes=6000).frame.set_index("policy")

@@ -146,12 +146,15 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             "name a policy to replay."
         )
     columns = ["turn", "pass", "phase", "step", "layer", "residency"]
+    columns += ["dropped"] if trace.has("dropped") else []
     routing = {
         name: column[trace.routing(["phase"])["phase"] == DECODE]
         for name, column in trace.routing(columns).items()
     }
+    # What was dropped was neither looked up nor read, whatever stands for its residency.
+    looked_up = routing["dropped"] != 1 if "dropped" in routing else True
     found = {
-        name: (routing["residency"] == code).sum(axis=1)
+        name: ((routing["residency"] == code) & looked_up).sum(axis=1)
         for name, code in (("hits", HIT), ("misses", MISS), ("prefetched", PREFETCHED))
     }
     sizes = trace.expert_bytes[np.searchsorted(trace.moe_layers, routing["layer"])]
