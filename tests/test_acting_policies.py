@@ -19,6 +19,7 @@ from tracekit.policies import (
     Retention,
 )
 from tracekit.predictors import guesses
+from tracekit.replay import replay
 from tracekit.replay.batches import build_batches
 from tracekit.trace import TraceError, UsageError
 
@@ -418,3 +419,12 @@ def test_gains_compare_what_can_be_compared(policy):
 
     with pytest.raises(UsageError, match=f"{policy} cannot be compared lookup by lookup"):
         hit_rate_gains(trace_of(toy()), [policy], [0.5])
+
+
+def test_more_than_the_first_k_are_never_read_ahead():
+    trace = trace_of(toy())
+    budgets = {"cache_bytes": 4 * int(trace.expert_bytes.max())}
+    values = [trace.top_k, 10**30]
+    prefetch = {"prefetch.predictor": "oracle", "prefetch.spec_max": values}
+    k, many = replay(trace, "prefetch", params=prefetch, **budgets).records
+    assert k | {"params": None} == many | {"params": None}

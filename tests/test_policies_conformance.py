@@ -186,12 +186,21 @@ def test_an_unknown_name_is_refused_with_the_nearest_match():
         ("random", {"seed": "x"}, "random.seed takes a whole number, not 'x'."),
         ("random", {"seed": 1.5}, "random.seed takes a whole number, not 1.5."),
         ("random", {"seed": "-1"}, "random: seed must be 0 or more."),
+        ("random", {"seed": True}, "random.seed takes a whole number, not True."),
+        ("drop-cold", {"frac": "inf"}, "drop-cold.frac takes a number, not 'inf'."),
+        ("drop-cold", {"frac": "nan"}, "drop-cold.frac takes a number, not 'nan'."),
     ],
 )
 def test_a_wrong_parameter_is_refused(spec, params, sentence):
     with pytest.raises(UsageError) as error:
         load_policy(spec, params)
     assert str(error.value) == sentence
+
+
+def test_a_parameter_may_be_one_of_numpy():
+    assert load_policy("random", {"seed": np.int64(7)}).params.seed == 7
+    assert load_policy("drop-cold", {"frac": np.float32(0.5)}).params.frac == 0.5
+    assert type(load_policy("drop-cold", {"frac": np.int8(1)}).params.frac) is float
 
 
 def test_a_parameter_is_read_from_text():

@@ -1,6 +1,8 @@
 """Policies of a user's own, in plain Python."""
 
 import doctest
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +11,8 @@ import pytest
 from cache_runs import EXAMPLES, Run, budgets_of, runs
 from hypothesis import given, settings
 
-from tracekit.policies import LRU, PlainPolicy, load_policy, plain
+from tracekit.policies import LRU, PlainPolicy, Policy, load_policy, plain
+from tracekit.policies.base import Cell
 from tracekit.replay import build_batches, replay
 from tracekit.trace import UsageError
 
@@ -82,9 +85,64 @@ def test_a_class_of_ones_own_is_replayed_by_module_and_class(monkeypatch):
         ("no_such_module:Policy", "cannot be loaded: No module named 'no_such_module'"),
         ("own_ring:Nothing", "own_ring must hold a class 'Nothing' derived from"),
         ("doctest:DocTest", "is not a policy"),
+        ("./ring_policy.py:Ring", "in the file's folder, write ring_policy:Ring"),
+        ("wrong_policies:Nameless", "'wrong_policies:Nameless' has no name to print"),
+        ("wrong_policies:Namesake", "is called 'lru', as one that comes with tracekit"),
+        ("no_python:Policy", r"cannot be loaded: .*no_python\.py, line 1"),
     ],
 )
-def test_a_class_that_is_none_is_refused(monkeypatch, spec, sentence):
+def test_a_class_that_is_none_is_refused(monkeypatch, tmp_path, spec, sentence):
     monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "no_python.py").write_text("class Policy(:\n")
+    (tmp_path / "wrong_policies.py").write_text(
+        "from tracekit.policies import LRU, PlainPolicy\n"
+        "class Nameless(PlainPolicy): pass\n"
+        "class Namesake(LRU): pass\n"
+    )
+    monkeypatch.delitem(sys.modules, "wrong_policies", raising=False)
     with pytest.raises(UsageError, match=sentence):
         load_policy(spec)
+
+
+class Answers(Policy):
+    """Returns what it is told to."""
+
+    name = "answers"
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def simulate(self, batches, budgets, per_lookup=False):
+        return self.answer
+
+
+ONES, SIZES = np.ones(6, np.int32), np.ones(6, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (None, "is wrong: its simulate() returned None where a list of 1 cells is due"),
+        ([], "returned 0 cells where a list of 1 cells is due, one a budget."),
+        ([7], "returned 7 where a Cell is due."),
+        ([Cell(1, ONES, SIZES)], "returned a cell of 1 bytes where one of 2 is due."),
+        ([Cell(2, ONES[:3], SIZES)], "returned hits of shape (3,) where one figure for each of 6"),
+        ([Cell(2, 2 * ONES, SIZES)], "returned 2 hits of 1 lookups for batch 0."),
+        ([Cell(2, -ONES, SIZES)], "returned -1 hits of 1 lookups for batch 0."),
+        ([Cell(2, ONES, -SIZES)], "returned -1 bytes resident for batch 0."),
+        ([Cell(2, ONES, SIZES, counters={"hits": 1})], "has a counter 'hits', as every result"),
+    ],
+)
+def test_an_answer_that_cannot_be_is_refused(answer, sentence):
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        replay(TWO_LAYERS.trace(), Answers(answer), cache_bytes=2)
+
+
+def test_a_counter_may_be_one_of_numpy_and_unknown():
+    counters = {"seen": np.int64(3), "share": np.float64("nan")}
+    cell = Cell(2, ONES, SIZES, counters=counters)
+    document = replay(TWO_LAYERS.trace(), Answers([cell]), cache_bytes=2).to_json()
+    (result,) = json.loads(json.dumps(document, allow_nan=False))["results"]
+    assert (result["seen"], result["share"]) == (3, None)

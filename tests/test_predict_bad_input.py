@@ -1,6 +1,7 @@
 """What cannot be predicted is said in one sentence."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -92,7 +93,11 @@ def test_one_layer():
             {"horizons": 4},
             "A horizon of 4 reaches past the model: it has 4 MoE layers, so the furthest is 3.",
         ),
-        ({"horizons": [1, 0]}, "A horizon is 1 layer or more, not 0."),
+        ({"horizons": [1, 0]}, "horizons takes a whole number, 1 or more, not 0."),
+        ({"horizons": 1.5}, "horizons takes a whole number, 1 or more, not 1.5."),
+        ({"named": [2.5]}, "named takes a whole number, 1 or more, not 2.5."),
+        ({"seed": -1}, "seed takes a whole number, 0 or more, not -1."),
+        ({"jobs": -1}, "jobs takes a number of threads, 1 or more, not -1."),
         (
             {"named": [17]},
             "17 experts cannot be named: the model has 16; name between 1 and that.",
@@ -213,3 +218,10 @@ def test_a_predictor_of_ones_own_that_gives_no_number(monkeypatch):
     )
     with pytest.raises(TraceError, match="turn 0, step 5, layer 0, static-hot gave a score"):
         predict(trace_of(toy()), ["static-hot"])
+
+
+def test_numbers_may_be_of_numpy_and_one_stands_for_a_list():
+    trace = trace_of(toy())
+    one = predict(trace, "stale-gate,prev-token", np.int64(2), named=np.int64(4), seed=np.int64(1))
+    several = predict(trace, ["stale-gate", "prev-token"], np.array([2]), named=[4], seed=1)
+    assert json.loads(json.dumps(one.to_json())) == several.to_json()

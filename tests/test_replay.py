@@ -175,6 +175,13 @@ def test_parameters_make_a_row_for_each_value():
     assert text.records == result.records[:2]
 
 
+def test_parameters_and_seed_may_be_of_numpy():
+    result = replay(TRACE, "random", cache_bytes=3, params={"random.seed": np.arange(2)})
+    assert [r["params"] for r in result.records] == [{"seed": 0}, {"seed": 1}]
+    result = replay(TRACE, "random", cache_bytes=np.array([3]), seed=np.int64(1))
+    assert json.loads(json.dumps(result.to_json()))["results"][0]["params"] == {"seed": 1}
+
+
 def test_the_seed_is_for_policies_that_are_given_none():
     seeded = replay(TRACE, "random", cache_mib=4, seed=5).records
     assert seeded[0]["params"] == {"seed": 5}

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Generic, TypeVar
 
 from tracekit.trace.errors import UsageError
@@ -46,7 +47,8 @@ class Registry(Generic[T]):
         ------
         UsageError
             The name is unknown (the sentence names the nearest match), or the module or class
-            cannot be imported, or the class does not derive from the registry's base.
+            cannot be imported, or the class does not derive from the registry's base, or has no
+            name of its own.
         """
         if isinstance(name, type) and issubclass(name, self.base):
             return name
@@ -62,6 +64,11 @@ class Registry(Generic[T]):
 
     def _load(self, spec: str) -> type[T]:
         module_name, _, class_name = spec.partition(":")
+        if module_name.endswith(".py") or "/" in module_name:
+            raise UsageError(
+                f"The {self.kind} {spec!r} cannot be loaded: a module is named, not its file; in the "
+                f"file's folder, write {PurePath(module_name).stem}:{class_name}."
+            )
         try:
             module = importlib.import_module(module_name)
         except (ImportError, TypeError, ValueError) as error:  # the latter: no name of a module
@@ -69,10 +76,20 @@ class Registry(Generic[T]):
                 f"The {self.kind} {spec!r} cannot be loaded: {error}; "
                 "the module must be importable from the current directory."
             ) from error
+        except SyntaxError as error:
+            raise UsageError(f"The {self.kind} {spec!r} cannot be loaded: {error}.") from error
         cls = getattr(module, class_name, None)
         if not (isinstance(cls, type) and issubclass(cls, self.base)):
             raise UsageError(
                 f"{spec!r} is not a {self.kind}: {module_name} must hold a class {class_name!r} "
                 f"derived from {self.base.__module__}.{self.base.__name__}."
+            )
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str):
+            raise UsageError(f"{spec!r} has no name to print; give the class one: name = 'mine'.")
+        if self._classes.get(name, cls) is not cls:
+            raise UsageError(
+                f"{spec!r} is called {name!r}, as one that comes with tracekit; give it a name of "
+                "its own."
             )
         return cls

@@ -1,12 +1,15 @@
 """From a name and parameters as text to a policy."""
 
 import itertools
+import math
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from numbers import Integral, Real
 from typing import Any
 
+from tracekit.arguments import listed
 from tracekit.policies.base import POLICIES, Policy
 from tracekit.trace.errors import UsageError
 
@@ -89,7 +92,7 @@ def load_policies(
 def _listed(values: Any) -> list[Any]:
     if isinstance(values, str):
         return [value.strip() for value in values.split(",")]
-    return list(values) if isinstance(values, Sequence) else [values]
+    return listed(values)
 
 
 def make_params(owner: str, params_type: type, values: Mapping[str, Any]) -> Any:
@@ -138,8 +141,10 @@ def _convert(wanted: type, value: Any) -> Any:
         if isinstance(value, bool):
             return value
         return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-    if isinstance(value, str) or (wanted is float and isinstance(value, int)):
-        return wanted(value)
-    if type(value) is not wanted:
+    kind = {int: (str, Integral), float: (str, Real), str: str}[wanted]  # numpy's numbers, too
+    if not isinstance(value, kind) or isinstance(value, bool):
         raise TypeError
-    return value
+    converted = wanted(value)
+    if wanted is float and not math.isfinite(converted):
+        raise ValueError
+    return converted

@@ -76,7 +76,7 @@ class Prefetch(Policy):
                 is_decode,
                 batches.guesses.keys,
                 wanted,
-                self.params.spec_max,
+                min(self.params.spec_max, batches.top_k),
                 int(budget),
                 hits,
                 resident,

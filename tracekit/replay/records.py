@@ -1,5 +1,6 @@
 """From a cell to the figures of a result: totals, rates, peaks, layers."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Cell, Limit, Policy
 from tracekit.replay.budgets import MIB
+from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
 # How much higher the bound's hit rates are, each with the rate it is of.
@@ -59,8 +61,8 @@ def outcome(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: boo
         "peak_resident_bytes_decode": peak_decode,
         "over_budget": peak > cell.budget_bytes,
         "over_budget_decode": None if peak_decode is None else peak_decode > cell.budget_bytes,
-        **cell.counters,
     }
+    record |= _counters(policy, cell, record)
     if policy.speculative:
         misses = (lookups - cell.hits) * batches.expert_bytes[batches.layer]
         record["demand_bytes_decode"] = int(misses[decode].sum())
@@ -93,6 +95,18 @@ def _of_limit(policy: Policy, batches: Batches, limit: Limit, per_layer: bool) -
     }
     layers = _by_layer(batches, batches.lookups, None, None) if per_layer else None
     return Outcome(record, layers, True)
+
+
+def _counters(policy: Policy, cell: Cell, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a policy's own totals as plain numbers, None for NaN."""
+    taken = set(cell.counters) & set(record)
+    if taken:
+        raise UsageError(
+            f"Policy {policy.name!r} has a counter {min(taken)!r}, as every result has; give it "
+            "another name."
+        )
+    plain = {name: np.asarray(value).item() for name, value in cell.counters.items()}
+    return {name: None if value != value else value for name, value in plain.items()}
 
 
 def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.arguments import whole
 from tracekit.policies import Batches, Bound, Policy, load_policies
 from tracekit.replay.batches import build_batches
 from tracekit.replay.budgets import Sizes, budgets_in_bytes
@@ -14,6 +15,7 @@ from tracekit.replay.notes import notes
 from tracekit.replay.records import GAPS, Outcome, outcome
 from tracekit.replay.result import ReplayResult
 from tracekit.replay.threads import on_threads
+from tracekit.replay.trust import check_cells
 from tracekit.replay.validate import recorded_residency
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
@@ -83,9 +85,9 @@ def replay(
     MissingDataError
         The trace lacks what the only policy needs.
     """
+    seed = whole("seed", seed, 0)
+    jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
     chosen = load_policies(policies, params, seed)
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs takes a number of threads, 1 or more, not {jobs!r}.")
     batches = build_batches(trace, weights=any(policy.lossy for policy in chosen))
     recorded = recorded_residency(trace, batches) if validate else None
     unsaid = cache_mib is None and cache_fraction is None and cache_bytes is None
@@ -104,6 +106,7 @@ def replay(
     def simulate(policy: int, part: np.ndarray) -> list[Outcome]:
         simulated, given = replayed[policy]
         cells = simulated.simulate(given, part, per_lookup=validate)
+        check_cells(simulated, given, part, cells)
         outcomes = [outcome(simulated, given, cell, per_layer) for cell in cells]
         if recorded is not None and policy != bound:
             for cell, figures in zip(cells, outcomes, strict=True):
@@ -111,7 +114,6 @@ def replay(
         return outcomes
 
     _ = batches.next_use  # found once, before threads would each do it
-    jobs = jobs or os.cpu_count() or 1
     outcomes = _on_threads(simulate, len(replayed), budgets, jobs, progress)
     results = []
     for (policy, _), of_policy in zip(chosen, outcomes, strict=False):

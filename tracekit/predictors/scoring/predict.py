@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from tracekit.arguments import listed, whole
 from tracekit.policies.load import make_params
 from tracekit.predictors.base import PREDICTORS, Predictor
 from tracekit.predictors.scoring.bootstrap import Bootstrap
@@ -145,7 +146,7 @@ def predict(
     trace: Trace,
     predictors: str | Sequence[str] | None = None,
     horizons: int | Sequence[int] = (1,),
-    named: Sequence[int] | None = None,
+    named: int | Sequence[int] | None = None,
     per_layer: bool = True,
     train: Trace | None = None,
     params: Mapping[str, Any] | None = None,
@@ -159,11 +160,11 @@ def predict(
     ----------
     trace : Trace
     predictors : str or sequence of str, optional
-        Names, or ``module:Class`` of your own. None: all whose columns the trace has; the result's
+        Names, or ``module:Class`` of your own; in one word, with commas between. None: all whose columns the trace has; the result's
         `notes` say which were left out and why.
     horizons : int or sequence of int
         How many MoE layers ahead the predictors with a horizon look.
-    named : sequence of int, optional
+    named : int or sequence of int, optional
         Numbers of experts to name besides k: recall is given for each.
     per_layer : bool
         Give intervals for each layer too, and put the layers into JSON.
@@ -192,12 +193,16 @@ def predict(
         A predictor that was asked for needs a column that the trace has not; a damaged column; a
         trace without decoded tokens; a `train` of another model.
     """
-    names = [predictors] if isinstance(predictors, str) else predictors
-    horizons = [horizons] if isinstance(horizons, int) else list(dict.fromkeys(horizons))
+    if isinstance(predictors, str):
+        predictors = [name.strip() for name in predictors.split(",")]
+    horizons = list(dict.fromkeys(whole("horizons", h, 1) for h in listed(horizons)))
+    named = None if named is None else [whole("named", m, 1) for m in listed(named)]
+    seed = whole("seed", seed, 0)
+    jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
     routers = Routers(trace)
     turns = DecodedTurns.of(trace)
     check_horizons(horizons, routers.n_layers)
-    classes, left_out = _chosen(trace, routers, names)
+    classes, left_out = _chosen(trace, routers, predictors)
     params_of = _params(classes, params or {})
     named = _checked_named(named, routers.top_k, routers.n_expert)
     units = Units.of(turns.turn, turns.tokens)
@@ -214,7 +219,6 @@ def predict(
         for horizon in (horizons if cls.has_horizon else [None])
     ]
     training = Training(trace, turns, train)
-    jobs = jobs or os.cpu_count() or 1
     learn(entries, training, jobs)
     score(trace, entries, routers, training, units, jobs, progress)
     return PredictResult(

@@ -1,0 +1,67 @@
+"""What a policy may answer: a user's own can be wrong, and its figures would be printed as facts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tracekit.policies.base import Batches, Cell, Limit, Policy
+from tracekit.trace.errors import UsageError
+
+
+def check_cells(policy: Policy, batches: Batches, budgets: np.ndarray, cells: Any) -> None:
+    """Check that `cells` can be what `policy` did for `batches` at each of `budgets`.
+
+    Raises
+    ------
+    UsageError
+        They cannot: another number of cells or batches, more hits than lookups, negative bytes.
+    """
+    fault = _fault(batches, budgets, cells)
+    if fault:
+        raise UsageError(f"Policy {policy.name!r} is wrong: its simulate() returned {fault}.")
+
+
+def _fault(batches: Batches, budgets: np.ndarray, cells: Any) -> str | None:
+    if not isinstance(cells, Sequence) or len(cells) != len(budgets):
+        return f"{_described(cells)} where a list of {len(budgets)} cells is due, one a budget"
+    for budget, cell in zip(budgets.tolist(), cells, strict=True):
+        if isinstance(cell, Limit):
+            continue
+        if not isinstance(cell, Cell):
+            return f"{_described(cell)} where a Cell is due"
+        if cell.budget_bytes != budget:
+            return f"a cell of {cell.budget_bytes} bytes where one of {budget} is due"
+        for name in ("hits", "resident_bytes", "lookups", "read_bytes", "prefetched"):
+            values = getattr(cell, name)
+            if values is not None and np.shape(values) != (len(batches),):
+                return (
+                    f"{name} of shape {np.shape(values)} where one figure for each of "
+                    f"{len(batches)} batches is due"
+                )
+        fault = _impossible(batches, cell)
+        if fault:
+            return fault
+    return None
+
+
+def _impossible(batches: Batches, cell: Cell) -> str | None:
+    lookups = batches.lookups if cell.lookups is None else cell.lookups
+    for name, values, most in (
+        ("lookups", lookups, batches.lookups),
+        ("hits", cell.hits, lookups),
+        ("bytes resident", cell.resident_bytes, None),
+        ("bytes read", cell.read_bytes, None),
+    ):
+        if values is None:
+            continue
+        bad = values < 0 if most is None else (values < 0) | (values > most)
+        if bad.any():
+            b = int(bad.argmax())
+            of = "" if most is None else f" of {most[b]} lookups"
+            return f"{values[b]} {name}{of} for batch {b}"
+    return None
+
+
+def _described(value: Any) -> str:
+    return f"{len(value)} cells" if isinstance(value, Sequence) else f"{value!r}"
