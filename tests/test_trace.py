@@ -201,3 +201,14 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_a_trace_keeps_cannot_be_changed_through_what_it_gave(tmp_path):
+    write_trace(synthesize(2, 8, 2, 6), tmp_path / "run.trace")
+    table = pq.read_table(tmp_path / "run.trace" / "routing.parquet")
+    pq.write_table(table, tmp_path / "run.trace" / "routing.parquet", row_group_size=5)
+    trace = Trace.open(tmp_path / "run.trace")
+    kept = [*trace.routing(["turn", "experts"]).values(), trace.moe_layers]
+    for values in (*kept, *trace.layer_columns.values()):
+        with pytest.raises(ValueError, match="read-only"):
+            values[...] = 0

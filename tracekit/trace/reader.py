@@ -14,11 +14,21 @@ from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.provenance import digest
 from tracekit.trace.rows import Rows, TableRows, all_null, width
-from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+from tracekit.trace.schema import (
+    DECODE,
+    LAYERS_FILE,
+    ROUTING_FILE,
+    STEPS_FILE,
+    routing_schema,
+    steps_schema,
+)
 from tracekit.trace.steps import steps_of
 
 # Small columns that nearly every question needs: read once, kept.
 KEPT = ("turn", "pass", "phase", "step", "layer", "experts")
+# All that a trace can have; other columns are their author's, and not checked.
+COLUMNS = frozenset(routing_schema(1, 1, 1).names)
+STEP_COLUMNS = frozenset(steps_schema(1).names)
 # On open, columns up to this size are checked value by value; larger ones as they are read.
 CHECKED_ON_OPEN_BYTES = 64 << 20
 
@@ -206,7 +216,8 @@ class Trace:
         -------
         dict of str to numpy.ndarray
             Scalars [rows]; lists [rows, width]. Null weights, logits and gate inputs are NaN, null
-            residency and dropped flags 255. Half-precision gate inputs come as float32.
+            residency and dropped flags 255. Half-precision gate inputs come as float32. The arrays
+            may be read-only: copy one to change it.
 
         Raises
         ------
@@ -215,7 +226,7 @@ class Trace:
         """
         wanted = [c for c in columns if c not in self._kept]
         read = self._block(wanted, 0, self.n_rows) if wanted else {}
-        self._kept.update((c, read[c]) for c in wanted if c in KEPT)
+        self._kept.update((c, _locked(read[c])) for c in wanted if c in KEPT)
         return {c: self._kept[c] if c in self._kept else read[c] for c in columns}
 
     def iter_routing(
@@ -335,15 +346,15 @@ class Trace:
         seen = np.bincount(self.routing(["layer"])["layer"], minlength=1)
         if not seen.any():
             layers = self.layer_columns
-            return layers["layer"][layers["expert_bytes"] >= 0]
-        return np.flatnonzero(seen).astype(np.int16)
+            return _locked(layers["layer"][layers["expert_bytes"] >= 0])
+        return _locked(np.flatnonzero(seen).astype(np.int16))
 
     @cached_property
     def layer_columns(self) -> dict[str, np.ndarray]:
         """The scalar columns of the layers: `layer`, `expert_bytes`, `dense_bytes` (-1: null)."""
         columns = ["layer", "expert_bytes", "dense_bytes"]
         table = self._layers.read(columns)
-        return {c: self._checked(LAYERS_FILE, table, c) for c in columns}
+        return {c: _locked(self._checked(LAYERS_FILE, table, c)) for c in columns}
 
     @property
     def expert_bytes(self) -> np.ndarray:
@@ -415,15 +426,15 @@ class Trace:
     def _check_routing(self, checked_bytes: int) -> None:
         schema = self._routing.schema
         typecheck.check_routing_types(self._file(ROUTING_FILE), schema, self.facts.model)
-        rows = {f.name: self.n_rows * width(f.type) for f in schema}
-        small = [c for c in schema.names if c in KEPT or rows[c] <= checked_bytes]
+        rows = {f.name: self.n_rows * width(f.type) for f in schema if f.name in COLUMNS}
+        small = [c for c in rows if c in KEPT or rows[c] <= checked_bytes]
         table = self._routing.read(small)
         for column in small:
             if column in KEPT:
-                self._kept[column] = self._checked(ROUTING_FILE, table, column)
+                self._kept[column] = _locked(self._checked(ROUTING_FILE, table, column))
             elif not all(all_null(chunk) for chunk in table[column].chunks):
                 self._checked(ROUTING_FILE, table, column)
-        self._unchecked = set(schema.names).difference(small)
+        self._unchecked = set(rows).difference(small)
         order.check_routing(self._where(ROUTING_FILE), self.routing(KEPT), self.facts)
 
     def _check_rest(self) -> None:
@@ -432,7 +443,7 @@ class Trace:
         typecheck.check_layers_types(layers_file, self._layers.schema)
         checks.check_layers(self._where(LAYERS_FILE), self.layer_columns, self.facts)
         # Embeddings can be large: they are checked as they are read.
-        known = [c for c in self._steps.schema.names if c != "embedding"]
+        known = [c for c in self._steps.schema.names if c in STEP_COLUMNS - {"embedding"}]
         steps = self.steps(known)
         order.check_steps(self._where(STEPS_FILE), steps, self.routing(KEPT))
 
@@ -448,3 +459,9 @@ class Trace:
     def _where(self, file: str, first_row: int = 0) -> checks.Where:
         locate = self._locate if file == ROUTING_FILE else None
         return checks.Where(self._file(file), first_row, locate)
+
+
+def _locked(values: np.ndarray) -> np.ndarray:
+    """Make `values` read-only: the trace keeps them, and answers the next question with them."""
+    values.flags.writeable = False
+    return values

@@ -16,6 +16,7 @@ def check_routing_types(file: str, schema: pa.Schema, model: ModelFacts) -> None
         A column is missing or of another type or list width; the sentence names both.
     """
     names = schema.names
+    _check_names(file, names)
     n_expert = model.n_expert if "logits" in names else None
     if "gate_input" in names and model.n_embd is None:
         raise TraceError(
@@ -60,10 +61,14 @@ def _same(found: pa.DataType, expected: pa.DataType) -> bool:
     return found == expected
 
 
-def _check(file: str, schema: pa.Schema, expected: pa.Schema, required) -> None:
-    if len(set(schema.names)) < len(schema.names):
-        twice = next(n for n in schema.names if schema.names.count(n) > 1)
+def _check_names(file: str, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(n for n in names if names.count(n) > 1)
         raise TraceError(f"{file} has two columns called {twice!r}; remove one.")
+
+
+def _check(file: str, schema: pa.Schema, expected: pa.Schema, required) -> None:
+    _check_names(file, schema.names)
     for field in expected:
         if field.name not in schema.names:
             if field.name in required:
