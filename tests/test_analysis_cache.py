@@ -3,6 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
+import pandas as pd
 import pytest
 from routing_traces import make_trace, routings
 
@@ -211,3 +212,32 @@ def test_a_timeline_tells_hits_that_were_read_ahead():
     assert frame["prefetched"].sum() == total["speculative_useful"] > 0
     assert frame["hits"].sum() + frame["prefetched"].sum() == total["hits_decode"]
     assert frame["read_bytes"].sum() == total["read_bytes_decode"]
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, 2**70])
+def test_a_budget_that_is_none(size):
+    trace = make_trace()
+    for ask in (
+        lambda: analysis.residency_timeline(trace, "lru", size),
+        lambda: analysis.read_bytes_by_token(trace, ["lru"], size),
+        lambda: analysis.reuse_distance(trace, cache_bytes=size),
+        lambda: analysis.hit_rate_curves(trace, ["lru"], [size]),
+    ):
+        with pytest.raises(UsageError, match="cache_bytes takes"):
+            ask()
+    with pytest.raises(UsageError, match="cache_fraction takes numbers from 0 to 1"):
+        analysis.hit_rate_gains(trace, ["lfu"], [size])
+
+
+def test_one_name_or_number_stands_for_a_list():
+    trace = make_trace()
+    size = 4000
+    pairs = [
+        (analysis.hit_rate_curves, ("lru,lfu", size), (["lru", "lfu"], [size])),
+        (analysis.hit_rate_gains, ("lfu", 0.5), (["lfu"], [0.5])),
+        (analysis.read_bytes_by_token, ("lru", size), (["lru"], size)),
+        (analysis.accuracy_by_layer, ("prev-token",), (["prev-token"],)),
+        (analysis.recall_by_named, ("prev-token", 3), (["prev-token"], [3])),
+    ]
+    for ask, one, several in pairs:
+        pd.testing.assert_frame_equal(ask(trace, *one), ask(trace, *several))

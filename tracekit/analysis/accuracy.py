@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from tracekit.arguments import listed, names
 from tracekit.predictors import PREDICTORS, PredictResult, predict
 from tracekit.predictors.scoring.predict import check_usable
 from tracekit.predictors.scoring.routers import Routers
@@ -17,7 +18,7 @@ FURTHEST = 4
 
 def accuracy_by_layer(
     trace: Trace,
-    predictors: Sequence[str] | None = None,
+    predictors: str | Sequence[str] | None = None,
     *,
     seed: int = 0,
     jobs: int | None = None,
@@ -27,7 +28,7 @@ def accuracy_by_layer(
     Parameters
     ----------
     trace : Trace
-    predictors : sequence of str, optional
+    predictors : str or sequence of str, optional
         Names, or ``module:Class``; `BY_LAYER` by default, as far as the trace carries what they
         need: ``attrs["notes"]`` of the frame says which were left out and why.
     seed : int
@@ -47,8 +48,8 @@ def accuracy_by_layer(
     TraceError
         A predictor that was named needs what the trace does not have; no decoded token.
     """
-    names, notes = _usable(trace, predictors, BY_LAYER)
-    frame = layers_scored(predict(trace, names, seed=seed, jobs=jobs))
+    chosen, notes = _usable(trace, predictors, BY_LAYER)
+    frame = layers_scored(predict(trace, chosen, seed=seed, jobs=jobs))
     frame.attrs["notes"] = notes
     return frame
 
@@ -61,8 +62,8 @@ def layers_scored(result: PredictResult) -> pd.DataFrame:
 
 def accuracy_by_horizon(
     trace: Trace,
-    predictors: Sequence[str] | None = None,
-    horizon: Sequence[int] | None = None,
+    predictors: str | Sequence[str] | None = None,
+    horizon: int | Sequence[int] | None = None,
     *,
     seed: int = 0,
     jobs: int | None = None,
@@ -72,10 +73,10 @@ def accuracy_by_horizon(
     Parameters
     ----------
     trace : Trace
-    predictors : sequence of str, optional
+    predictors : str or sequence of str, optional
         `BY_HORIZON` by default, as far as the trace carries what they need; see
         `accuracy_by_layer`.
-    horizon : sequence of int, optional
+    horizon : int or sequence of int, optional
         1 to 4 by default, as far as the model has layers.
     seed, jobs
         As for `accuracy_by_layer`.
@@ -95,12 +96,12 @@ def accuracy_by_horizon(
     UsageError
         A horizon past the model.
     """
-    names, notes = _usable(trace, predictors, BY_HORIZON)
-    if not any(PREDICTORS.find(name).has_horizon for name in names):
-        names = ["stale-gate"]  # so that the error says what it lacks
+    chosen, notes = _usable(trace, predictors, BY_HORIZON)
+    if not any(PREDICTORS.find(name).has_horizon for name in chosen):
+        chosen = ["stale-gate"]  # so that the error says what it lacks
     if horizon is None:
         horizon = range(1, max(2, min(FURTHEST + 1, len(trace.moe_layers))))
-    result = predict(trace, names, list(horizon), per_layer=False, seed=seed, jobs=jobs).frame
+    result = predict(trace, chosen, horizon, per_layer=False, seed=seed, jobs=jobs).frame
     columns = ["predictor", "horizon", "routings", "unscored", "slot_accuracy", "exact_rate"]
     frame = result[[*columns, "ci95_low", "ci95_high"]].copy()
     frame.attrs["notes"] = notes
@@ -109,8 +110,8 @@ def accuracy_by_horizon(
 
 def recall_by_named(
     trace: Trace,
-    predictors: Sequence[str] | None = None,
-    named: Sequence[int] | None = None,
+    predictors: str | Sequence[str] | None = None,
+    named: int | Sequence[int] | None = None,
     *,
     seed: int = 0,
     jobs: int | None = None,
@@ -120,10 +121,10 @@ def recall_by_named(
     Parameters
     ----------
     trace : Trace
-    predictors : sequence of str, optional
+    predictors : str or sequence of str, optional
         `BY_NAMED` by default, as far as the trace carries what they need; see
         `accuracy_by_layer`.
-    named : sequence of int, optional
+    named : int or sequence of int, optional
         Numbers of experts; k, 1.5 k, 2 k, 3 k and 4 k by default, as far as there are experts.
     seed, jobs
         As for `accuracy_by_layer`.
@@ -142,10 +143,10 @@ def recall_by_named(
     UsageError
         More experts to name than the model has.
     """
-    names, notes = _usable(trace, predictors, BY_NAMED)
-    named = list(named) if named is not None else named_by_default(trace)
+    chosen, notes = _usable(trace, predictors, BY_NAMED)
+    named = listed(named) if named is not None else named_by_default(trace)
     frame = recall_scored(
-        predict(trace, names, named=named, per_layer=False, seed=seed, jobs=jobs), named
+        predict(trace, chosen, named=named, per_layer=False, seed=seed, jobs=jobs), named
     )
     frame.attrs["notes"] = notes
     return frame
@@ -177,11 +178,11 @@ def recall_scored(result: PredictResult, named: Sequence[int]) -> pd.DataFrame:
 
 
 def _usable(
-    trace: Trace, named: Sequence[str] | None, default: Sequence[str]
+    trace: Trace, named: str | Sequence[str] | None, default: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """Take what was named as it is; of the default, what can run, and say what cannot."""
     if named is not None:
-        return list(named), []
+        return names(named), []
     routers = Routers(trace)
     reasons = {name: check_usable(trace, routers, PREDICTORS.find(name)) for name in default}
     usable = [name for name, reason in reasons.items() if reason is None]

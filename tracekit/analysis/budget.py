@@ -1,8 +1,20 @@
 """Which cache budget to look at when nobody names one."""
 
+from tracekit.replay.budgets import checked_bytes
 from tracekit.trace import Trace
 
 DEFAULT_FRACTION = 0.25
+
+
+def budget_of(trace: Trace, cache_bytes: int | None) -> int:
+    """Return `cache_bytes`, or the default budget of `trace` if it is None.
+
+    Raises
+    ------
+    UsageError
+        It is no size in bytes.
+    """
+    return default_budget(trace) if cache_bytes is None else checked_bytes(cache_bytes)
 
 
 def default_budget(trace: Trace) -> int:

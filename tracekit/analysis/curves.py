@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.arguments import names
 from tracekit.policies import Batches, Policy
 from tracekit.replay import build_batches, replay
 from tracekit.trace import Trace
@@ -16,8 +17,8 @@ POLICIES = ("bound", "belady", "ring", "lru", "lfu", "layer-lru")
 
 def hit_rate_curves(
     trace: Trace,
-    policies: Sequence[str | Policy] = POLICIES,
-    cache_bytes: Sequence[int] | None = None,
+    policies: str | Policy | Sequence[str | Policy] = POLICIES,
+    cache_bytes: int | Sequence[int] | None = None,
     *,
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
@@ -28,8 +29,8 @@ def hit_rate_curves(
     Parameters
     ----------
     trace : Trace
-    policies : sequence of str or Policy
-    cache_bytes : sequence of int, optional
+    policies : str, Policy, or several of them
+    cache_bytes : int or sequence of int, optional
         Budgets; by default a grid from nothing to all that the trace touches (more changes
         nothing), finer up to two token cycles, with a point at the token cycle and one at k
         experts under it, where LRU's cliff stands.
@@ -55,7 +56,7 @@ def hit_rate_curves(
     if cache_bytes is None:
         cache_bytes = budget_grid(batches)
     result = replay(
-        trace, list(policies), cache_bytes=list(cache_bytes), params=params, seed=seed, jobs=jobs
+        trace, names(policies), cache_bytes=cache_bytes, params=params, seed=seed, jobs=jobs
     )
     decode, cumulative = _ceilings(batches)
     frame = result.frame.assign(

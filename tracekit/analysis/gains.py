@@ -6,22 +6,24 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.runs import params_text
+from tracekit.arguments import listed, names
 from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.tally import Units
 from tracekit.predictors.scoring.training import DecodedTurns
 from tracekit.replay import build_batches, inputs_of
+from tracekit.replay.budgets import checked_bytes, checked_size
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
 
 
 def hit_rate_gains(
     trace: Trace,
-    policies: Sequence[str | Policy] = ("retention",),
-    cache_fraction: Sequence[float] = (0.1, 0.25, 0.5, 0.75),
+    policies: str | Policy | Sequence[str | Policy] = ("retention",),
+    cache_fraction: float | Sequence[float] = (0.1, 0.25, 0.5, 0.75),
     baseline: str | Policy = "lru",
     *,
-    cache_bytes: Sequence[int] | None = None,
+    cache_bytes: int | Sequence[int] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Say how many more decode lookups hit than under `baseline`, at several budgets.
@@ -29,12 +31,12 @@ def hit_rate_gains(
     Parameters
     ----------
     trace : Trace
-    policies : sequence of str or Policy
+    policies : str, Policy, or several of them
         That look up what the model selects, as those do that are not lossy.
-    cache_fraction : sequence of float
+    cache_fraction : float or sequence of float
         Budgets as fractions of the expert bank.
     baseline : str or Policy
-    cache_bytes : sequence of int, optional
+    cache_bytes : int or sequence of int, optional
         Budgets in bytes, instead of the fractions.
     seed : int
         Of the intervals' bootstrap, which draws turns, or stretches of tokens, in pairs.
@@ -52,16 +54,19 @@ def hit_rate_gains(
     Raises
     ------
     UsageError
-        An unknown policy, a lossy one, or one that has totals only (`bound`).
+        An unknown policy, a lossy one, or one that has totals only (`bound`); a size that is
+        none.
     TraceError
         No decoded token, or a policy's predictor lacks a column.
     """
+    fractions = [checked_size("cache_fraction", f, 1) for f in listed(cache_fraction)]
     turns = DecodedTurns.of(trace)
     units = Units.of(turns.turn, turns.tokens)
     batches = build_batches(trace)
+    sizes = listed(cache_bytes)
     if cache_bytes is None:
-        cache_bytes = [round(fraction * batches.bank_bytes) for fraction in cache_fraction]
-    budgets = np.array(cache_bytes, np.int64)
+        sizes = [round(fraction * batches.bank_bytes) for fraction in fractions]
+    budgets = np.array([checked_bytes(size) for size in sizes], np.int64)
     decode = batches.phase == DECODE
     unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
 
@@ -93,7 +98,7 @@ def hit_rate_gains(
     bootstrap = Bootstrap(units.turn, seed)
     reference, plain = cells(baseline)
     rows = []
-    for chosen in policies:
+    for chosen in names(policies):
         policy, found = cells(chosen)
         for cell, base in zip(found, plain, strict=True):
             hits, against = by_unit(cell.hits), by_unit(base.hits)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.budget import default_budget
+from tracekit.analysis.budget import budget_of
 from tracekit.analysis.decode import decode_grid
 from tracekit.analysis.gaps import token_gaps
 from tracekit.policies import LRU
@@ -45,7 +45,7 @@ def reuse_distance(
     Raises
     ------
     UsageError
-        An unknown unit.
+        An unknown unit, or a budget that is none.
     TraceError
         The trace holds no decoded token; in bytes, a layer's expert size is missing.
     """
@@ -66,10 +66,8 @@ def reuse_distance(
     parts = np.array_split(edges, -(-len(edges) // _BUDGETS_A_PASS))
     cells = (cell for part in parts for cell in LRU().simulate(batches, part))
     within = np.array([cell.hits[decode].sum() for cell in cells], np.int64)
-    if cache_bytes is not None:
-        budget, source = int(cache_bytes), "given"
-    else:
-        budget = default_budget(trace)
+    budget, source = budget_of(trace, cache_bytes), "given"
+    if cache_bytes is None:
         source = "default" if trace.budget_bytes is None else "recorded"
     return _bins(unit, edges, within, lookups).assign(
         token_cycle_bytes=batches.token_cycle_bytes, budget_bytes=budget, budget_source=source

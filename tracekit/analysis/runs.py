@@ -6,7 +6,8 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.budget import default_budget
+from tracekit.analysis.budget import budget_of
+from tracekit.arguments import names
 from tracekit.policies import Batches, Cell, Limit, Policy, load_policy
 from tracekit.replay import build_batches, inputs_of
 from tracekit.trace import Trace, TraceError, UsageError
@@ -43,11 +44,11 @@ def residency_timeline(
         No decoded token, a layer's expert size is missing, or ``"recorded"`` of a trace without
         residency.
     UsageError
-        An unknown policy, or one that has totals only (`bound`).
+        An unknown policy, one that has totals only (`bound`), or a budget that is none.
     """
     if policy == RECORDED:
         return _recorded(trace)
-    budget = default_budget(trace) if cache_bytes is None else int(cache_bytes)
+    budget = budget_of(trace, cache_bytes)
     loaded = load_policy(policy) if isinstance(policy, str) else policy
     batches, cell = _replayed(trace, loaded, budget)
     decode = np.flatnonzero(batches.phase == DECODE)
@@ -79,7 +80,7 @@ def residency_timeline(
 
 def read_bytes_by_token(
     trace: Trace,
-    policies: Sequence[str | Policy] | None = None,
+    policies: str | Policy | Sequence[str | Policy] | None = None,
     cache_bytes: int | None = None,
 ) -> pd.DataFrame:
     """Bytes that each decoded token read.
@@ -87,7 +88,7 @@ def read_bytes_by_token(
     Parameters
     ----------
     trace : Trace
-    policies : sequence of str or Policy, optional
+    policies : str, Policy, or several of them, optional
         As for `residency_timeline`. By default lru and belady, and the recording where it carries
         residency.
     cache_bytes : int, optional
@@ -108,7 +109,7 @@ def read_bytes_by_token(
     if policies is None:
         policies = read_by_default(trace)
     tokens = []
-    for policy in policies:
+    for policy in names(policies):
         timeline = residency_timeline(trace, policy, cache_bytes)
         timeline["hits"] += timeline["prefetched"]
         same = ["policy", "params", "cache_bytes", "token", "turn", "step"]

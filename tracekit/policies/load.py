@@ -9,7 +9,7 @@ from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any
 
-from tracekit.arguments import listed
+from tracekit.arguments import names
 from tracekit.policies.base import POLICIES, Policy
 from tracekit.trace.errors import UsageError
 
@@ -56,19 +56,15 @@ def load_policies(
     UsageError
         No policy, an unknown one, or a parameter that none has.
     """
-    if isinstance(policies, str):
-        policies = [name.strip() for name in policies.split(",")]
-    elif isinstance(policies, Policy):
-        policies = [policies]
     grids: dict[str, dict[str, list[Any]]] = {}
     for name, values in (params or {}).items():
         owner, _, field = name.rpartition(".")
         if not owner:
             raise UsageError(f"params takes POLICY.FIELD, as in 'random.seed', not {name!r}.")
-        grids.setdefault(owner, {})[field] = _listed(values)
+        grids.setdefault(owner, {})[field] = names(values)
     chosen: list[Policy] = []
     used = set()
-    for spec in policies:
+    for spec in names(policies):
         if isinstance(spec, Policy):
             chosen.append(spec)
             continue
@@ -87,12 +83,6 @@ def load_policies(
         if owner not in used:
             raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
     return chosen
-
-
-def _listed(values: Any) -> list[Any]:
-    if isinstance(values, str):
-        return [value.strip() for value in values.split(",")]
-    return listed(values)
 
 
 def make_params(owner: str, params_type: type, values: Mapping[str, Any]) -> Any:

@@ -48,13 +48,12 @@ def budgets_in_bytes(
     UsageError
         A size is negative, not finite or not a number.
     """
-    sizes = [_checked("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _listed(cache_mib)]
+    sizes = [
+        checked_size("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _listed(cache_mib)
+    ]
     for fraction in _listed(cache_fraction):
-        sizes.append(_checked("cache_fraction", fraction, 1) * batches.bank_bytes)
-    for size in _listed(cache_bytes):
-        if not isinstance(size, Integral):
-            raise UsageError(f"cache_bytes takes whole numbers of bytes, not {size!r}.")
-        sizes.append(_checked("cache_bytes", size, _MOST_BYTES))
+        sizes.append(checked_size("cache_fraction", fraction, 1) * batches.bank_bytes)
+    sizes += [checked_bytes(size) for size in _listed(cache_bytes)]
     if cache_mib is None and cache_fraction is None and cache_bytes is None:
         default = [fraction * batches.bank_bytes for fraction in DEFAULT_FRACTIONS]
         sizes = default if recorded is None else [recorded]
@@ -63,13 +62,33 @@ def budgets_in_bytes(
     return np.array(list(dict.fromkeys(round(size) for size in sizes)), np.int64)
 
 
+def checked_bytes(size: int) -> int:
+    """Return `size`, a budget in bytes, as an int.
+
+    Raises
+    ------
+    UsageError
+        It is none.
+    """
+    if not isinstance(size, Integral):
+        raise UsageError(f"cache_bytes takes whole numbers of bytes, not {size!r}.")
+    return int(checked_size("cache_bytes", size, _MOST_BYTES))
+
+
 def _listed(sizes: Sizes) -> list[float]:
     if sizes is None:
         return []
     return list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else [sizes]
 
 
-def _checked(name: str, size: float, most: float) -> float:
+def checked_size(name: str, size: float, most: float) -> float:
+    """Return `size`, which argument `name` was given, as it is.
+
+    Raises
+    ------
+    UsageError
+        It is no number from 0 to `most`.
+    """
     if not isinstance(size, Real) or not math.isfinite(size) or not 0 <= size <= most:
         upper = f"from 0 to {most:g}"
         raise UsageError(f"{name} takes numbers {upper}, not {size!r}.")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tracekit.arguments import listed, whole
+from tracekit.arguments import listed, names, whole
 from tracekit.policies.load import make_params
 from tracekit.predictors.base import PREDICTORS, Predictor
 from tracekit.predictors.scoring.bootstrap import Bootstrap
@@ -193,8 +193,7 @@ def predict(
         A predictor that was asked for needs a column that the trace has not; a damaged column; a
         trace without decoded tokens; a `train` of another model.
     """
-    if isinstance(predictors, str):
-        predictors = [name.strip() for name in predictors.split(",")]
+    predictors = None if predictors is None else names(predictors)
     horizons = list(dict.fromkeys(whole("horizons", h, 1) for h in listed(horizons)))
     named = None if named is None else [whole("named", m, 1) for m in listed(named)]
     seed = whole("seed", seed, 0)
