@@ -1,6 +1,7 @@
 """Studies: reading them, deciding claims, rerunning the ones that come with tracekit."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -250,3 +251,27 @@ def test_a_trace_of_a_study_is_not_overwritten_by_its_table(tmp_path):
     assert (done.code, done.out) == (2, "")
     assert done.err == f"Error: {trace} is what the result is made from; use another name.\n"
     assert trace.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ('"small.trace"', "7", "[traces.small]: file = '7' is not of type str; correct it."),
+        ('["lru", "random", "belady"]', '"lru"', "policies = 'lru' is not of type list[str]"),
+        ("[0.5, 2]", '["x"]', "is not of type list[float]; correct it."),
+        ("seeds = [0, 1]", "seeds = 1.5", "seeds = '1.5' is not of type list[int]; correct it."),
+        ("seeds = [0, 1]", "seeds = []", "study.toml runs nothing; give it a trace"),
+        ("equals = 0", 'equals = "none"', "equals = 'none' is not of type float | list[float]"),
+        ("equals = 0", "equals = 0\ndecimals = -1", "decimals = -1 must be 0 or more."),
+        ('figure = "hits_decode"', 'figure = "policy"', "is about 'policy', which is no number."),
+        ('title = "A study"', "title = 1", "study.toml: title = '1' is not of type str; correct"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(study, before, after, sentence):
+    assert before in STUDY
+    text = STUDY.replace(before, after)
+    if after == "seeds = []":
+        text = text.replace('[[run]]\npredictors = ["prev-token"]', "")
+    study.write_text(text)
+    with pytest.raises(UsageError, match=re.escape(sentence)):
+        sweep(study)

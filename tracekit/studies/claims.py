@@ -78,7 +78,12 @@ def _column(claim: Claim, rows: pd.DataFrame) -> np.ndarray:
         raise UsageError(
             f"The claim {claim.says!r} names a figure {claim.figure!r}, not in its result."
         )
-    return rows[claim.figure].to_numpy(np.float64)
+    try:
+        return rows[claim.figure].to_numpy(np.float64)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"The claim {claim.says!r} is about {claim.figure!r}, which is no number."
+        ) from error
 
 
 def _partners(

@@ -16,7 +16,7 @@ from tracekit.replay import replay
 from tracekit.studies.claims import Verdict, decide
 from tracekit.studies.find import open_traces
 from tracekit.studies.spec import Run, Study, read_study
-from tracekit.trace import Trace
+from tracekit.trace import Trace, UsageError
 
 # How long a fit took is not a result.
 _NOT_REPRODUCIBLE = ("fit_seconds",)
@@ -134,6 +134,8 @@ def sweep(
             notes += [f"{name}: {sentence}" for sentence in said]
         if progress is not None:
             progress(done, len(work))
+    if not frames:
+        raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
     frame = _joined(frames)
     verdicts = [decide(claim, frame) for claim in study.claims]
     return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)))

@@ -4,13 +4,21 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from tracekit.trace.errors import UsageError
+from tracekit.trace.facts import fits
 
 T = TypeVar("T")
 
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
+_PARTS = {
+    "title": str,
+    "about": str,
+    "traces": dict[str, dict[str, Any]],
+    "run": list[dict[str, Any]],
+    "claim": list[dict[str, Any]],
+}
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
 
 
@@ -152,12 +160,15 @@ def read_study(path: str | Path) -> Study:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a study: {error}.") from error
-    unknown = set(data) - {"title", "about", "traces", "run", "claim"}
+    unknown = set(data) - set(_PARTS)
     if unknown:
         raise UsageError(f"{path}: a study has no {_listed(unknown)}.")
     for part in ("title", "traces", "run"):
         if part not in data:
             raise UsageError(f"{path}: a study needs {part!r}.")
+    for part, hint in _PARTS.items():
+        if part in data:
+            _check_type(f"{path}: {part}", data[part], hint)
 
     traces = {
         name: _build(TraceSpec, {"name": name, **entry}, f"{path}: [traces.{name}]")
@@ -192,7 +203,16 @@ def _build(cls: type[T], entry: Any, where: str) -> T:
     ]
     if missing:
         raise UsageError(f"{where} needs {_listed(missing)}.")
+    hints = get_type_hints(cls)
+    for name, value in entry.items():
+        _check_type(f"{where}: {name}", value, hints[name])
     return cls(**entry)
+
+
+def _check_type(what: str, value: Any, hint: Any) -> None:
+    if not fits(value, hint):
+        wanted = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
+        raise UsageError(f"{what} = {str(value)[:60]!r} is not of type {wanted}; correct it.")
 
 
 def _check_run(run: Run, traces: Mapping[str, TraceSpec], where: str) -> None:
@@ -218,6 +238,8 @@ def _check_claim(claim: Claim, where: str) -> None:
         raise UsageError(f"{where} claims nothing; it needs one of {_listed(COMPARISONS)}.")
     if claim.unit not in (None, *UNITS):
         raise UsageError(f"{where} has no unit {claim.unit!r}; there are {_listed(UNITS)}.")
+    if claim.decimals is not None and claim.decimals < 0:
+        raise UsageError(f"{where}: decimals = {claim.decimals} must be 0 or more.")
     if claim.minus is not None and claim.over is not None:
         raise UsageError(f"{where} has both minus and over; it may have one.")
 

@@ -154,16 +154,21 @@ class TraceFacts:
             )
 
 
-def _is(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Say whether `value`, as JSON gives it, is of the annotated type `hint`."""
     if isinstance(hint, UnionType):
-        return any(_is(value, option) for option in get_args(hint))
+        return any(fits(value, option) for option in get_args(hint))
     plain = get_origin(hint) or hint
     if plain is Any:
         return True
     if plain is list:
         (element,) = get_args(hint)
-        return isinstance(value, list) and all(_is(v, element) for v in value)
+        return isinstance(value, list) and all(fits(v, element) for v in value)
+    if plain is dict:
+        key, element = get_args(hint)
+        return isinstance(value, dict) and all(
+            fits(k, key) and fits(v, element) for k, v in value.items()
+        )
     if plain in (int, float):
         number = isinstance(value, (int, float) if plain is float else int)
         return number and not isinstance(value, bool)
@@ -179,7 +184,7 @@ def _typed(cls: type, data: Any, where: str) -> Any:
     for f in fields(cls):
         if f.name not in data:
             continue
-        if not _is(data[f.name], hints[f.name]):
+        if not fits(data[f.name], hints[f.name]):
             wanted = getattr(hints[f.name], "__name__", None) or str(hints[f.name])
             raise TraceError(
                 f"{where}: {f.name} = {str(data[f.name])[:60]!r} is not of type {wanted}; correct it."
