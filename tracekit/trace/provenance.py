@@ -105,7 +105,6 @@ def recorded_rates(trace: "Trace") -> dict[str, int | float | None]:
     Each distinct expert of a batch counts once, with the residency its first routing met; a
     dropped routing is no lookup, nor is one of unknown residency.
     """
-    figures: dict[str, int | float | None] = {}
     if not trace.has("residency"):
         names = ("lookups", "lookups_decode", "hit_rate_cumulative", "hit_rate_decode")
         return {f"recorded_{name}": None for name in names}
@@ -113,15 +112,20 @@ def recorded_rates(trace: "Trace") -> dict[str, int | float | None]:
     looked_up = rows["residency"] != 255
     if trace.has("dropped"):
         looked_up &= trace.routing(["dropped"])["dropped"] != 1
-    row, slot = np.nonzero(looked_up)
+    resident = looked_up & (rows["residency"] != MISS)
+    decode = rows["phase"] == DECODE
+    lookups_decode = int(np.count_nonzero(looked_up[decode]))
+    hits_decode = int(np.count_nonzero(resident[decode]))
+    # Of a decoded token every expert is distinct; only a prefill asks for one again.
+    row, slot = np.nonzero(looked_up & ~decode[:, None])
     key = rows["pass"][row].astype(np.int64) * trace.n_layer + rows["layer"][row]
     key = key * trace.n_expert + rows["experts"][row, slot]
     first = np.unique(key, return_index=True)[1]
-    row, slot = row[first], slot[first]
-    hit = rows["residency"][row, slot] != MISS
-    decode = rows["phase"][row] == DECODE
-    figures["recorded_lookups"] = len(hit)
-    figures["recorded_lookups_decode"] = int(np.count_nonzero(decode))
-    figures["recorded_hit_rate_cumulative"] = float(hit.mean()) if len(hit) else None
-    figures["recorded_hit_rate_decode"] = float(hit[decode].mean()) if decode.any() else None
-    return figures
+    lookups = lookups_decode + len(first)
+    hits = hits_decode + int(np.count_nonzero(resident[row[first], slot[first]]))
+    return {
+        "recorded_lookups": lookups,
+        "recorded_lookups_decode": lookups_decode,
+        "recorded_hit_rate_cumulative": hits / lookups if lookups else None,
+        "recorded_hit_rate_decode": hits_decode / lookups_decode if lookups_decode else None,
+    }
