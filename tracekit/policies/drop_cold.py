@@ -86,11 +86,12 @@ class DropCold(Policy):
                 f"{batches.layer_ids[batches.layer[b]]}; leave drop-cold out, or record again."
             )
         droppable = decode & (weight < self.params.frac / batches.top_k)
+        filled = batches.lookups > 0
         heaviest = np.zeros(len(batches))
-        np.maximum.at(heaviest, batch, weight)
+        heaviest[filled] = np.maximum.reduceat(weight, batches.batch_start[:-1][filled])
         # Of equals, the first in slot order is the heaviest.
         candidates = np.flatnonzero(weight == heaviest[batch])
-        _, first = np.unique(batch[candidates], return_index=True)
+        first = np.flatnonzero(np.diff(batch[candidates], prepend=-1))
         droppable[candidates[first]] = False
         return droppable
 
