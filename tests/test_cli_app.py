@@ -79,6 +79,20 @@ def test_a_terminal_without_unicode_gets_a_table_all_the_same(small):
     assert "2 MoE layers ? 8 experts" in done.out
 
 
+def test_an_interrupt_while_the_commands_are_loaded_is_quiet():
+    code = """
+import sys, types
+sys.modules["typer"] = types.ModuleType("typer")
+def interrupt(name):
+    raise KeyboardInterrupt
+sys.modules["typer"].__getattr__ = interrupt
+from tracekit.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_closed_stderr_is_no_fault(small):
     done = run_process("replay", small, "--format", "json", preexec_fn=lambda: os.close(2))
     assert done.code == 0
