@@ -254,3 +254,10 @@ def test_an_imported_file_is_not_overwritten(tmp_path, monkeypatch, args):
             f"Error: {name} is what the result is made from; use another name.\n",
         )
     assert (tmp_path / "run.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(1, "100.00"), (0.99999, "99.99"), (0.5, "50.00"), (0, "0.00"), (None, "-")]
+)
+def test_only_a_whole_is_a_hundred_percent(rate, text):
+    assert table.percent(rate) == text

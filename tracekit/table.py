@@ -40,8 +40,11 @@ def counted(n: int, one: str, more: str | None = None) -> str:
 
 
 def percent(rate: float | None) -> str:
-    """Write a fraction in percent, ``-`` for null."""
-    return NONE if value_is_null(rate) else f"{100 * rate:.2f}"
+    """Write a fraction in percent, ``-`` for null; only a whole is written 100.00."""
+    if value_is_null(rate):
+        return NONE
+    text = f"{100 * rate:.2f}"
+    return "99.99" if text == "100.00" and rate < 1 else text
 
 
 def mib(size: float | None) -> str:
