@@ -11,9 +11,11 @@ import pytest
 from cache_runs import EXAMPLES, Run, budgets_of, runs
 from hypothesis import given, settings
 
+from tracekit import analysis
 from tracekit.policies import LRU, PlainPolicy, Policy, load_policy, plain
 from tracekit.policies.base import Cell
 from tracekit.replay import build_batches, replay
+from tracekit.report import build_report
 from tracekit.trace import UsageError
 
 EXAMPLES_FOLDER = str(Path(__file__).parent / "examples")
@@ -138,6 +140,30 @@ ONES, SIZES = np.ones(6, np.int32), np.ones(6, np.int64)
 def test_an_answer_that_cannot_be_is_refused(answer, sentence):
     with pytest.raises(UsageError, match=re.escape(sentence)):
         replay(TWO_LAYERS.trace(), Answers(answer), cache_bytes=2)
+
+
+def test_an_answer_that_cannot_be_is_not_drawn():
+    trace, answer = TWO_LAYERS.trace(), [Cell(2, 2 * ONES, SIZES)]
+    for draw in (
+        lambda: analysis.residency_timeline(trace, Answers(answer), 2),
+        lambda: analysis.hit_rate_gains(trace, [Answers(answer)], 0.5),
+    ):
+        with pytest.raises(UsageError, match="returned 2 hits of 1 lookups for batch 0"):
+            draw()
+
+
+def test_a_report_needs_to_know_which_lookups_hit(monkeypatch, tmp_path):
+    (tmp_path / "silent.py").write_text(
+        "from tracekit.policies import LRU\n"
+        "class Silent(LRU):\n"
+        "    name = 'silent'\n"
+        "    def simulate(self, batches, budgets, per_lookup=False):\n"
+        "        return super().simulate(batches, budgets)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sentence = "Policy 'silent' does not say which lookups hit, as the report shows them"
+    with pytest.raises(UsageError, match=sentence):
+        build_report(TWO_LAYERS.trace(), policies=["silent:Silent"], cache_bytes=[2])
 
 
 def test_a_counter_may_be_one_of_numpy_and_unknown():

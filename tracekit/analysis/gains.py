@@ -11,7 +11,7 @@ from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.tally import Units
 from tracekit.predictors.scoring.training import DecodedTurns
-from tracekit.replay import build_batches, inputs_of
+from tracekit.replay import build_batches, inputs_of, simulate
 from tracekit.replay.budgets import checked_bytes, checked_size
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
@@ -86,7 +86,7 @@ def hit_rate_gains(
 
     def cells(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
         policy = load_policy(chosen) if isinstance(chosen, str) else chosen
-        found = [] if policy.lossy else policy.simulate(inputs(policy), budgets)
+        found = [] if policy.lossy else simulate(policy, inputs(policy), budgets)
         if not all(isinstance(cell, Cell) for cell in found) or not found:
             raise UsageError(
                 f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "

@@ -9,7 +9,7 @@ import pandas as pd
 from tracekit.analysis.budget import budget_of
 from tracekit.arguments import names
 from tracekit.policies import Batches, Cell, Limit, Policy, load_policy
-from tracekit.replay import build_batches, inputs_of
+from tracekit.replay import build_batches, inputs_of, simulate
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, HIT, MISS, PREFETCHED
 
@@ -134,7 +134,7 @@ def _replayed(trace: Trace, policy: Policy, budget: int) -> tuple[Batches, Cell]
     if not (batches.phase == DECODE).any():
         raise TraceError(f"{trace.name} holds no decoded token to look at.")
     inputs = inputs_of(policy, trace, batches)
-    (cell,) = policy.simulate(inputs, np.array([budget], np.int64))
+    (cell,) = simulate(policy, inputs, np.array([budget], np.int64))
     if isinstance(cell, Limit):
         raise UsageError(f"{policy.name} has totals only; there is no run behind it to look at.")
     return batches, cell

@@ -15,7 +15,7 @@ from tracekit.replay.notes import notes
 from tracekit.replay.records import GAPS, Outcome, outcome
 from tracekit.replay.result import ReplayResult
 from tracekit.replay.threads import on_threads
-from tracekit.replay.trust import check_cells
+from tracekit.replay.trust import simulate
 from tracekit.replay.validate import recorded_residency
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
@@ -103,10 +103,9 @@ def replay(
     replayed = chosen if asked_for_bound else [*chosen, (Bound(), batches)]
     bound = next(i for i, (policy, _) in enumerate(replayed) if isinstance(policy, Bound))
 
-    def simulate(policy: int, part: np.ndarray) -> list[Outcome]:
+    def outcomes_of(policy: int, part: np.ndarray) -> list[Outcome]:
         simulated, given = replayed[policy]
-        cells = simulated.simulate(given, part, per_lookup=validate)
-        check_cells(simulated, given, part, cells)
+        cells = simulate(simulated, given, part, per_lookup=validate)
         outcomes = [outcome(simulated, given, cell, per_layer) for cell in cells]
         if recorded is not None and policy != bound:
             for cell, figures in zip(cells, outcomes, strict=True):
@@ -114,7 +113,7 @@ def replay(
         return outcomes
 
     _ = batches.next_use  # found once, before threads would each do it
-    outcomes = _on_threads(simulate, len(replayed), budgets, jobs, progress)
+    outcomes = _on_threads(outcomes_of, len(replayed), budgets, jobs, progress)
     results = []
     for (policy, _), of_policy in zip(chosen, outcomes, strict=False):
         for figures, limit in zip(of_policy, outcomes[bound], strict=True):
@@ -138,13 +137,13 @@ def replay(
 
 
 def _on_threads(
-    simulate: Callable[[int, np.ndarray], list[Outcome]],
+    outcomes_of: Callable[[int, np.ndarray], list[Outcome]],
     n_policies: int,
     budgets: np.ndarray,
     jobs: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[list[Outcome]]:
-    """Call ``simulate(policy, some of the budgets)`` for all; return them by policy and budget."""
+    """Call ``outcomes_of(policy, some of the budgets)`` for all; return them by policy and budget."""
     size = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
     tasks = [
         (policy, slice(start, start + size))
@@ -154,7 +153,7 @@ def _on_threads(
     outcomes: list[list[Any]] = [[None] * len(budgets) for _ in range(n_policies)]
     done = 0
     work = ((policy, budgets[part]) for policy, part in tasks)
-    for index, cells in on_threads(lambda task: simulate(*task), list(work), jobs):
+    for index, cells in on_threads(lambda task: outcomes_of(*task), list(work), jobs):
         policy, part = tasks[index]
         outcomes[policy][part] = cells
         done += len(cells)

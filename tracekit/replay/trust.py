@@ -9,17 +9,21 @@ from tracekit.policies.base import Batches, Cell, Limit, Policy
 from tracekit.trace.errors import UsageError
 
 
-def check_cells(policy: Policy, batches: Batches, budgets: np.ndarray, cells: Any) -> None:
-    """Check that `cells` can be what `policy` did for `batches` at each of `budgets`.
+def simulate(
+    policy: Policy, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+) -> list[Cell] | list[Limit]:
+    """Return what `policy` answers; arguments are those of `Policy.simulate`.
 
     Raises
     ------
     UsageError
-        They cannot: another number of cells or batches, more hits than lookups, negative bytes.
+        It cannot be: another number of cells or batches, more hits than lookups, negative bytes.
     """
+    cells = policy.simulate(batches, budgets, per_lookup)
     fault = _fault(batches, budgets, cells)
     if fault:
         raise UsageError(f"Policy {policy.name!r} is wrong: its simulate() returned {fault}.")
+    return cells
 
 
 def _fault(batches: Batches, budgets: np.ndarray, cells: Any) -> str | None:

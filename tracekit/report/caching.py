@@ -10,11 +10,11 @@ import numpy as np
 from tracekit.analysis.budget import default_budget
 from tracekit.analysis.decode import decode_grid
 from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
-from tracekit.replay import build_batches, inputs_of, replay
+from tracekit.replay import build_batches, inputs_of, replay, simulate
 from tracekit.report.matrix import View, dropped_slots, recorded_view, replayed_view
 from tracekit.report.overview import bank_bytes, cycle_bytes
 from tracekit.report.words import NONE, known, mib, percent
-from tracekit.trace import Trace, TraceError
+from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -181,7 +181,12 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     for policy, size in wanted[: room - len(found)]:
         if policy not in given:
             given[policy] = inputs_of(policy, trace, batches)
-        (cell,) = policy.simulate(given[policy], np.array([size], np.int64), per_lookup=True)
+        (cell,) = simulate(policy, given[policy], np.array([size], np.int64), per_lookup=True)
+        if cell.hit is None:
+            raise UsageError(
+                f"Policy {policy.name!r} does not say which lookups hit, as the report shows them; "
+                "leave it out."
+            )
         name = named({"policy": policy.name, "params": asdict(policy.params)})
         found.append(replayed_view(batches, cell.hit, dropped, name, f"{name}, {mib(size)}"))
     shown = len(found) - trace.has("residency")
