@@ -9,6 +9,7 @@ from tracekit.predictors import guesses, predict
 from tracekit.predictors.scoring.ridge import STRENGTHS, RidgeSums, best_fit
 from tracekit.predictors.scoring.token_counts import TokenCounts
 from tracekit.replay.batches import build_batches
+from tracekit.trace import UsageError
 
 
 def drifting(turns=(150,) * 6, **model) -> Toy:
@@ -321,3 +322,10 @@ def test_token_counts_stop_at_their_memory():
     known, unknown = counts.frequency(np.array([7, 10]), 0, ())
     assert known[0] == unknown[0] == 1.0
     np.testing.assert_array_equal(counts.frequency(np.array([-1]), 0, (0,)), np.zeros((1, 4)))
+
+
+def test_training_on_what_is_scored_is_refused():
+    trace = trace_of(toy())
+    for train in (trace, trace_of(toy())):
+        with pytest.raises(UsageError, match="holds the routings that are scored"):
+            predict(trace, ["static-hot"], train=train)

@@ -160,8 +160,8 @@ def predict(
     ----------
     trace : Trace
     predictors : str or sequence of str, optional
-        Names, or ``module:Class`` of your own; in one word, with commas between. None: all whose columns the trace has; the result's
-        `notes` say which were left out and why.
+        Names, or ``module:Class`` of your own; in one word, with commas between. None: all whose
+        columns the trace has; the result's `notes` say which were left out and why.
     horizons : int or sequence of int
         How many MoE layers ahead the predictors with a horizon look.
     named : int or sequence of int, optional
@@ -188,7 +188,7 @@ def predict(
     ------
     UsageError
         An unknown predictor or parameter, a horizon past the model, more experts named than there
-        are.
+        are; a `train` that is the trace itself.
     TraceError
         A predictor that was asked for needs a column that the trace has not; a damaged column; a
         trace without decoded tokens; a `train` of another model.
@@ -207,6 +207,11 @@ def predict(
     units = Units.of(turns.turn, turns.tokens)
     if train is not None:
         _check_same_model(trace, train)
+        if train is trace or train.digest == trace.digest:
+            raise UsageError(
+                f"{train.name} holds the routings that are scored, so what is learned on it would "
+                "flatter; train on another trace, or leave it out."
+            )
 
     def entry(cls: type[Predictor], horizon: int | None) -> Entry:
         tally = Tally(routers.n_layers, routers.top_k, named, len(units))
