@@ -20,6 +20,8 @@ def simulate(
         It cannot be: another number of cells or batches, more hits than lookups, negative bytes.
     """
     cells = policy.simulate(batches, budgets, per_lookup)
+    if type(policy).__module__.startswith("tracekit.policies."):
+        return cells  # held to it by the tests
     fault = _fault(batches, budgets, cells)
     if fault:
         raise UsageError(f"Policy {policy.name!r} is wrong: its simulate() returned {fault}.")
