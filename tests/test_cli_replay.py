@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 
 import pyarrow.parquet as pq
 import pytest
@@ -236,3 +237,65 @@ def test_a_predictors_parameter_is_its_own(small):
     assert given["results"][0]["unscored"] < learned["results"][0]["unscored"]
     refused = run("replay", small, "--policy", "layer-lag", "--param", "lru.size=1")
     assert (refused.code, "set for 'lru', which is not replayed" in refused.err) == (2, True)
+
+
+OWN = """
+from tracekit.policies import PlainPolicy
+from tracekit.predictors import Predictor
+
+class Raises(PlainPolicy):
+    name = "raises"
+    def victim(self, evictable):
+        return {}["nothing"]
+
+class Guess(Predictor):
+    name = "guess"
+    def scores(self, block, layer):
+        return 1 / 0
+
+class Odd(PlainPolicy):
+    name = "odd"
+    def __init__(self, one, two, three):
+        pass
+    def victim(self, evictable):
+        return evictable[0]
+
+class Lacking(PlainPolicy):
+    name = "lacking"
+
+class Acting(Raises):
+    name = "acting"
+    needs_predictor = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("cls", "code", "sentence"),
+    [
+        ("Raises", 1, "victim() in {file}, line 8, raised KeyError: 'nothing'; TRACEKIT_DEBUG=1"),
+        ("Guess", 1, "scores() in {file}, line 13, raised ZeroDivisionError: division by zero;"),
+        ("Odd", 2, "own:Odd cannot be made of its Params alone"),
+        ("Lacking", 2, "'own:Lacking' lacks victim, which every policy has; write it."),
+        (
+            "Acting",
+            2,
+            "'acting' needs a predictor, so its Params need fields predictor and horizon",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_class_of_ones_own(small, tmp_path, cls, code, sentence):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    arguments = ("replay", small, "--cache-mib", "0", "--policy", f"own:{cls}")
+    done = run_process(*arguments, cwd=tmp_path)
+    assert (done.code, done.err.count("\n")) == (code, 1)
+    assert sentence.format(file=file) in done.err
+    debug = run_process(*arguments, cwd=tmp_path, env={**os.environ, "TRACEKIT_DEBUG": "1"})
+    assert "Traceback" in debug.err
+
+
+def test_a_module_that_does_not_load(small, tmp_path):
+    (tmp_path / "own.py").write_text("x = nowhere")
+    done = run_process("replay", small, "--policy", "own:Mine", cwd=tmp_path)
+    assert done.code == 2
+    assert "cannot be loaded: NameError: name 'nowhere' is not defined." in done.err

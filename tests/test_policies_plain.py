@@ -98,8 +98,8 @@ def test_a_class_that_is_none_is_refused(monkeypatch, tmp_path, spec, sentence):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "no_python.py").write_text("class Policy(:\n")
     (tmp_path / "wrong_policies.py").write_text(
-        "from tracekit.policies import LRU, PlainPolicy\n"
-        "class Nameless(PlainPolicy): pass\n"
+        "from tracekit.policies import LRU\n"
+        "class Nameless(LRU):\n    name = None\n"
         "class Namesake(LRU): pass\n"
     )
     monkeypatch.delitem(sys.modules, "wrong_policies", raising=False)

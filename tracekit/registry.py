@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 from tracekit.trace.errors import UsageError
 
 T = TypeVar("T")
+# Of the modules that users' own classes came from: what goes wrong there is for them to mend.
+own_files: set[str | None] = set()
 
 
 class Registry(Generic[T]):
@@ -76,14 +78,20 @@ class Registry(Generic[T]):
                 f"The {self.kind} {spec!r} cannot be loaded: {error}; "
                 "the module must be importable from the current directory."
             ) from error
-        except SyntaxError as error:
-            raise UsageError(f"The {self.kind} {spec!r} cannot be loaded: {error}.") from error
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise UsageError(f"The {self.kind} {spec!r} cannot be loaded: {what}.") from error
         cls = getattr(module, class_name, None)
         if not (isinstance(cls, type) and issubclass(cls, self.base)):
             raise UsageError(
                 f"{spec!r} is not a {self.kind}: {module_name} must hold a class {class_name!r} "
                 f"derived from {self.base.__module__}.{self.base.__name__}."
             )
+        if missing := getattr(cls, "__abstractmethods__", None):
+            raise UsageError(
+                f"{spec!r} lacks {', '.join(sorted(missing))}, which every {self.kind} has; write it."
+            )
+        own_files.add(getattr(module, "__file__", None))
         name = getattr(cls, "name", None)
         if not isinstance(name, str):
             raise UsageError(f"{spec!r} has no name to print; give the class one: name = 'mine'.")

@@ -26,6 +26,14 @@ def _sentence(error: BaseException) -> str:
     return str(error)
 
 
+def _place_in_own_code(error: Exception) -> str | None:
+    """Say where in a user's own policy or predictor `error` came from, if it did."""
+    from tracekit.registry import own_files
+
+    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in own_files]
+    return f"{own[-1].name}() in {own[-1].filename}, line {own[-1].lineno}," if own else None
+
+
 class Commands(TyperGroup):
     """The group of subcommands; runs one and maps what it raises to a sentence and an exit code."""
 
@@ -50,6 +58,15 @@ class Commands(TyperGroup):
                 traceback.print_exc()
             say_error(_sentence(error))
             code = error.exit_code if isinstance(error, TracekitError) else 1
+        except Exception as error:
+            where = _place_in_own_code(error)
+            if where is None or os.environ.get("TRACEKIT_DEBUG") == "1":
+                raise
+            say_error(
+                f"{where} raised {type(error).__name__}: {error}; TRACEKIT_DEBUG=1 shows how it "
+                "came there."
+            )
+            code = 1
         raise typer.Exit(code)
 
 

@@ -1,5 +1,6 @@
 """What every cache policy is given, and what it gives back."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -229,7 +230,7 @@ class NoParams:
     """The parameters of a policy that has none."""
 
 
-class Policy:
+class Policy(ABC):
     """A cache policy. Derive, set the class attributes, write `simulate`, and ``@register`` it.
 
     Attributes
@@ -265,6 +266,7 @@ class Policy:
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
 
+    @abstractmethod
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Cell] | list[Limit]:
@@ -281,7 +283,6 @@ class Policy:
         per_lookup : bool
             Fill ``Cell.hit`` too.
         """
-        raise NotImplementedError
 
 
 POLICIES: Registry[Policy] = Registry("policy", Policy)

@@ -32,7 +32,11 @@ def load_policy(spec: str, params: Mapping[str, Any] | None = None) -> Policy:
         The name is unknown, or a parameter is, or its value is not of the field's type.
     """
     cls = POLICIES.find(spec)
-    return cls(make_params(spec, cls.Params, params or {}))
+    made = make_params(spec, cls.Params, params or {})
+    try:
+        return cls(made)
+    except TypeError as error:
+        raise UsageError(f"{spec} cannot be made of its Params alone: {error}.") from error
 
 
 def load_policies(

@@ -1,5 +1,6 @@
 """A policy of one's own in plain Python: say whom to evict, the accounting is done."""
 
+from abc import abstractmethod
 from collections.abc import Collection
 
 import numpy as np
@@ -38,6 +39,7 @@ class PlainPolicy(Policy):
     def touch(self, key: int, now: int, hit: bool) -> None:
         """Take note that batch `now` looked up `key`; the layer is ``key // batches.n_expert``."""
 
+    @abstractmethod
     def victim(self, evictable: Collection[int]) -> int:
         """Choose the key to evict.
 
@@ -47,7 +49,6 @@ class PlainPolicy(Policy):
             The resident keys that the batch did not touch, in order of last touch, the one touched
             longest ago first.
         """
-        raise NotImplementedError
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

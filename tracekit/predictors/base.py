@@ -18,6 +18,7 @@ A predictor is one small class. This one is complete; saved as ``same_ids.py`` i
 ...         return scores
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -56,7 +57,7 @@ class FitReport:
     notes: tuple[str, ...] = ()
 
 
-class Predictor:
+class Predictor(ABC):
     """Names the experts of a routing before its layer runs.
 
     Derive, set the class attributes, write `scores`, and ``@register`` it.
@@ -104,6 +105,7 @@ class Predictor:
         """Say which tokens of `block` can be ranked, bool [T]; the others count as unscored."""
         return np.ones(len(block), bool)
 
+    @abstractmethod
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """Score every expert for each token of `block` at `layer`.
 
@@ -120,7 +122,6 @@ class Predictor:
             Higher is more likely, ties go to the lower expert id; −inf: it cannot name this
             expert. Rows of tokens that it does not rank may hold anything but NaN.
         """
-        raise NotImplementedError
 
     def weights(self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray):
         """Return predicted routing weights of the experts `named`, or None if it has no idea.
@@ -165,6 +166,7 @@ class LearnedPredictor(Predictor):
         """Return how many groups of turns can be kept apart in memory."""
         return 32
 
+    @abstractmethod
     def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         """Make room for `n_folds` folds.
 
@@ -175,20 +177,19 @@ class LearnedPredictor(Predictor):
             The sets of folds that will be held out, one after the other; of a predictor that is
             scored on other tokens than it learns from, the empty set.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def learn(self, block: Block, fold: int, reading: int) -> None:
         """Take in the block, which belongs to `fold`, for the `reading`-th time (from 0)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hold_out(self, folds: frozenset[int]) -> None:
         """Be ready to score what is in `folds`, one of the sets that `begin` was given."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def size_bytes(self) -> int:
         """Size of what a device would have to carry, for one fit."""
-        raise NotImplementedError
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -197,6 +197,11 @@ def inputs_of(policy: Policy, trace: Trace, batches: Batches, seed: int = 0) -> 
     """Return `batches` with what `policy` asks for: the guesses of its predictor."""
     if not policy.needs_predictor:
         return batches
+    if not (hasattr(policy.params, "predictor") and hasattr(policy.params, "horizon")):
+        raise UsageError(
+            f"Policy {policy.name!r} needs a predictor, so its Params need fields predictor and "
+            "horizon; add them."
+        )
     from tracekit.predictors import guesses
 
     return replace(batches, guesses=guesses(trace, batches, policy.params, seed))
