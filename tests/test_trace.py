@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import trace_recorder
 
 from tracekit.trace import Trace, TraceError, describe, synthesize, write_trace
 from tracekit.trace.encode import GROUP_BYTES, group_ends
@@ -190,12 +192,20 @@ def test_digest_tells_traces_apart(rich):
 def test_reading_and_writing_import_neither_pandas_nor_numba(on_disk, tmp_path):
     code = f"""
 import sys
-from tracekit.trace import Trace, describe, write_trace
+sys.path.append({str(Path(trace_recorder.__file__).parent)!r})
+import trace_recorder as recorder
+from tracekit.trace import Trace, TraceWriter, describe, write_trace
 trace = Trace.open({str(on_disk)!r})
 describe(trace)
 trace.routing(["weights", "residency", "gate_input"])
 trace.steps(["piece", "token", "wall_ms"])
 write_trace(trace, {str(tmp_path / "again.trace")!r})
+path = {str(tmp_path / "recorded.trace")!r}
+writer = TraceWriter(path, recorder.FACTS, top_k=recorder.TOP_K, n_embd=recorder.N_EMBD)
+writer.write_pass(*recorder.a_pass(0))
+writer.flush()
+Trace.open(path)
+writer.close()
 heavy = [name for name in ("pandas", "numba", "matplotlib") if name in sys.modules]
 sys.exit(f"imported {{heavy}}" if heavy else 0)
 """

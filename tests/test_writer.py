@@ -581,6 +581,17 @@ def test_what_cannot_begin_leaves_nothing(path, monkeypatch):
     assert os.listdir(path.parent) == []
 
 
+def test_a_start_that_is_broken_off_leaves_nothing(path, monkeypatch):
+    monkeypatch.setattr(parts.PartWriter, "__init__", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer_for(path)
+    assert os.listdir(path.parent) == []
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 def fail(*_):
     raise TracekitError("no room")
 

@@ -153,6 +153,11 @@ def to_numpy(column: pa.ChunkedArray | pa.Array, null: Any = 0) -> np.ndarray:
     return out
 
 
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table of no rows; ``schema.empty_table()`` imports pandas."""
+    return pa.Table.from_arrays([from_numpy(None, f.type, 0) for f in schema], schema=schema)
+
+
 def empty(arrow_type: pa.DataType, n_rows: int) -> np.ndarray:
     """Return an uninitialised array for `n_rows` values of a column."""
     if pa.types.is_binary(arrow_type):

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import checks, order
-from tracekit.trace.columns import NULLS, empty, from_numpy, to_numpy
+from tracekit.trace.columns import NULLS, empty, empty_table, from_numpy, to_numpy
 from tracekit.trace.encode import write_rows
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.rows import TableRows
@@ -63,7 +63,7 @@ class PartWriter:
         self.written = False
         self._facts = replace(facts, complete=False)
         self._part = 0
-        self._tables = {file: schema.empty_table() for file, schema in self.schemas.items()}
+        self._tables = {file: empty_table(schema) for file, schema in self.schemas.items()}
         self._passes: dict[str, list[Columns]] = {ROUTING_FILE: [], STEPS_FILE: []}
         self._bytes = 0
         self._last_pass: int | None = None
@@ -100,7 +100,7 @@ class PartWriter:
         self._last_pass = int(new[STEPS_FILE]["pass"][-1].as_py())
         if sum(table.nbytes for table in self._tables.values()) >= PART_BYTES:
             self._part += 1
-            self._tables = {file: schema.empty_table() for file, schema in self.schemas.items()}
+            self._tables = {file: empty_table(schema) for file, schema in self.schemas.items()}
 
     def _path(self, file: str) -> Path:
         return self.folder / part_name(file, self._part)

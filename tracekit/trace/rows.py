@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.trace.columns import elements
+from tracekit.trace.columns import elements, empty_table
 from tracekit.trace.errors import TraceError
 
 # A block of a table in memory; of files, a row group is a block.
@@ -138,7 +138,7 @@ class FileRows:
         stop = self.n_rows if stop is None else stop
         columns = list(columns)
         if start >= stop:
-            return pa.schema([self.schema.field(name) for name in columns]).empty_table()
+            return empty_table(pa.schema([self.schema.field(name) for name in columns]))
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop, side="left"))
         tables = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.trace.columns import to_numpy
+from tracekit.trace.columns import empty_table, to_numpy
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.rows import FileRows, Rows, TableRows, reading
@@ -95,7 +95,7 @@ def find(directory: Path) -> Found:
     layers = (
         FileRows([directory / LAYERS_FILE])
         if has_layers
-        else TableRows(layers_schema().empty_table())
+        else TableRows(empty_table(layers_schema()))
     )
     routing = _unfinished(directory, ROUTING_FILE, routing_schema(facts.model.top_k))
     steps = _unfinished(directory, STEPS_FILE, steps_schema())
@@ -115,7 +115,7 @@ def _unfinished(directory: Path, file: str, schema) -> Rows:
     paths = parts(directory, file)
     if not paths and (directory / file).exists():
         paths = [directory / file]
-    return FileRows(paths) if paths else TableRows(schema.empty_table())
+    return FileRows(paths) if paths else TableRows(empty_table(schema))
 
 
 def _passes(rows: Rows) -> np.ndarray:

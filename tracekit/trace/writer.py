@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.trace import storage
 from tracekit.trace.atomic import sync_names, write_facts, writing
-from tracekit.trace.columns import from_numpy
+from tracekit.trace.columns import empty_table, from_numpy
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
@@ -93,8 +93,8 @@ class TraceWriter:
         self.facts = facts
         schemas = routing_schema(top_k, n_expert, n_embd, gate_dtype), steps_schema(n_embd)
         self._folder = TraceFolder(self.path, force)
-        self._parts = PartWriter(self._folder.now, facts, *schemas)
         try:
+            self._parts = PartWriter(self._folder.now, facts, *schemas)
             write_facts(self._folder.now, replace(facts, complete=False))
             if not os.path.lexists(self.path):
                 self._publish()
@@ -277,7 +277,7 @@ class TraceWriter:
         """Make one file of the parts; until ``trace.json`` says complete, the parts count."""
         parts = {file: storage.parts(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
         for file, schema in self._parts.schemas.items():
-            rows = FileRows(parts[file]) if parts[file] else TableRows(schema.empty_table())
+            rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
             kept = _without_empty_lists(schema, self._parts.filled.__contains__)
             write_rows(folder / file, kept, rows)
         if not (folder / LAYERS_FILE).exists():
