@@ -1,6 +1,8 @@
 """Writing: what is flushed survives, what fails is said in a sentence, nothing is half-written."""
 
 import errno
+import fcntl
+import multiprocessing
 import os
 import random
 import shutil
@@ -8,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -570,6 +574,55 @@ def test_what_killed_writers_left_is_removed(path):
     another.mkdir()
     write_trace(synthesize(), path)
     assert sorted(os.listdir(path.parent)) == [another.name, path.name]
+
+
+def test_what_a_killed_writer_was_replacing_is_put_back(path):
+    write_trace(synthesize(), path)
+    path.rename(path.with_name(f".{path.name}.999999999.old"))
+    with pytest.raises(UsageError, match="exists; use --force"):
+        write_trace(synthesize(), path)
+    assert Trace.open(path).complete
+    shutil.copytree(path, path.with_name(f".{path.name}.999999999.old"))
+    write_trace(synthesize(), path, force=True)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_cannot_be_replaced_stays(path):
+    write_trace(synthesize(), path)
+    folder = TraceFolder(path, force=True)
+    shutil.rmtree(folder.now)
+    with folder, pytest.raises(TracekitError, match="its folder is missing"):
+        folder.publish()
+    assert Trace.open(path).complete
+    assert os.listdir(path.parent) == [path.name]
+
+
+def publish_again_and_again(path: Path, seconds: float) -> int:
+    """Return how often, between others that do the same; another fault than that they do raises."""
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(UsageError), TraceFolder(path, force=True) as folder:
+            (folder.now / "trace.json").write_text('{"schema": "tracekit.trace/1"}')
+            folder.publish()
+            count += 1
+    return count
+
+
+def test_many_writers_of_one_name(path):
+    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
+        counts = list(pool.map(publish_again_and_again, [path] * 4, [1.0] * 4))
+    assert sum(counts) > 4
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_lock_on_the_folder_that_is_not_ours(path, monkeypatch):
+    """As ``flock . tracekit record …`` takes it."""
+    monkeypatch.setattr("tracekit.trace.folder.LONGEST_WAIT_S", 0.1)
+    held = os.open(path.parent, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    write_trace(synthesize(), path)
+    os.close(held)
+    assert Trace.open(path).complete
 
 
 def test_what_cannot_begin_leaves_nothing(path, monkeypatch):

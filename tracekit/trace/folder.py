@@ -4,7 +4,9 @@ import fcntl
 import json
 import os
 import re
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +14,7 @@ from tracekit.trace.atomic import remove, sync_names, writing
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit.trace.schema import FACTS_FILE
 
+LONGEST_WAIT_S = 5.0
 _TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
 
 
@@ -84,17 +87,17 @@ class TraceFolder:
     """
 
     def __init__(self, path: Path, force: bool):
-        check_target(path, force)
         self.path = path
         self._force = force
         absolute = path.absolute()
         self.now = absolute.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with writing(path):
-            _remove_left_behind(absolute)
+        with writing(path), _one_at_a_time(absolute.parent):
+            _clear_left_behind(absolute)
+            check_target(path, force)
             self.now.mkdir()
             self._lock = os.open(self.now, os.O_RDONLY)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     @property
     def published(self) -> bool:
@@ -110,13 +113,18 @@ class TraceFolder:
             Since this was made, something came to `path` that must not be replaced.
         TracekitError
         """
-        check_target(self.path, self._force)
         absolute = self.path.absolute()
         old = absolute.with_name(f".{self.path.name}.{os.getpid()}.old")
-        with writing(self.path):
+        with writing(self.path), _one_at_a_time(absolute.parent):
+            check_target(self.path, self._force)
             if os.path.lexists(absolute):
                 os.replace(absolute, old)
-            os.rename(self.now, absolute)
+            try:
+                os.rename(self.now, absolute)
+            except BaseException:
+                if os.path.lexists(old):
+                    os.rename(old, absolute)
+                raise
             self.now = self.path
             sync_names(absolute)
             sync_names(absolute.parent)
@@ -133,15 +141,40 @@ class TraceFolder:
 
     def remove(self) -> None:
         """Remove it, wherever it is."""
-        self.close()
         with suppress(TracekitError), writing(self.path):
             remove(self.now)
+        self.close()
 
     def close(self) -> None:
         """Let go of the lock."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let no other process make or publish a trace in `folder` meanwhile."""
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            _wait_for(lock)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _wait_for(lock: int) -> None:
+    """Take a lock that others hold for moments; one that is held longer is not about traces."""
+    until = time.monotonic() + LONGEST_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return
+            time.sleep(0.01)
 
 
 def _is_locked(path: Path) -> bool:
@@ -160,9 +193,13 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _remove_left_behind(path: Path) -> None:
-    """Remove what killed processes left of traces that were to become `path`."""
-    made_here = re.compile(re.escape(f".{path.name}.") + r"\d+\.tmp")
+def _clear_left_behind(path: Path) -> None:
+    """Remove what killed processes left of traces that were to become `path`, or had been there."""
+    made_here = re.compile(re.escape(f".{path.name}.") + r"\d+\.(tmp|old)")
     for work in list(path.parent.iterdir()):
-        if made_here.fullmatch(work.name) and work.is_dir() and not _is_locked(work):
+        if not made_here.fullmatch(work.name) or not work.is_dir() or _is_locked(work):
+            continue
+        if work.suffix == ".old" and not os.path.lexists(path):
+            os.rename(work, path)  # killed after it made room, before the new one was there
+        else:
             remove(work)
