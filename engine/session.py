@@ -260,6 +260,8 @@ class Session:
                 seen = self._watched(tokens, want_logits)
         except BaseException:
             self.clear()
+            if self.store is not None:
+                self.store.take_totals()  # of a pass that is not one
             raise
         wall_ms = 1e3 * (time.perf_counter() - started)
         self.position += len(tokens)

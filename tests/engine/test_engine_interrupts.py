@@ -144,8 +144,10 @@ def test_a_pass_is_broken_off(model: Path, loads: Loads) -> None:
             session.evaluate(tokens[:1], want_logits=True)
         assert loads.count == 3 + 3 + 2  # the third layer did not run
         assert session.position == 0
-        session.evaluate(tokens, want_logits=True)
+        again = session.evaluate(tokens, want_logits=True)
         assert np.array_equal(session.logits(), expected)
+        selected = np.split(again.seen.experts, np.cumsum([n for _, n in again.seen.layers])[:-1])
+        assert again.store.lookups == sum(len(np.unique(experts)) for experts in selected)
 
 
 @pytest.mark.parametrize("times", [1, 2])
