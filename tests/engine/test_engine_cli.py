@@ -1,5 +1,7 @@
 """``tracekit record``: what it says, where, and with which exit code."""
 
+import os
+import pty
 import shlex
 import subprocess
 import sys
@@ -102,6 +104,31 @@ def test_closed_streams(
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: {said}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "2> >(true)"])
+def test_nobody_hears_what_is_said(model: Path, tmp_path: Path, stderr: str) -> None:
+    out = tmp_path / "run.trace"
+    command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", "3", "-v"]
+    line = f"{shlex.join(map(str, [*command, '-o', out]))} {stderr}"
+    done = subprocess.run(["bash", "-c", line], check=False)
+    assert done.returncode == 0
+    assert Trace.open(out).complete
+
+
+def test_a_terminal_that_goes_away(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.trace"
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", "1000"]
+    running = subprocess.Popen(
+        [*command, "--ctx", "1024", "--ignore-eos", "-o", out], stderr=end, start_new_session=True
+    )
+    os.close(end)
+    while b"turn 1/1" not in os.read(terminal, 1024):
+        pass
+    os.close(terminal)
+    assert running.wait(timeout=120) == 0
+    assert Trace.open(out).complete
 
 
 def test_prompts_from_everywhere(model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from tracekit.cli import import_, info, plot, policies, predict, record, replay, report, sweep
-from tracekit.cli.console import say_error, silence_stdout
+from tracekit.cli.console import say_error, silence
 from tracekit.trace.errors import TracekitError
 
 INTERRUPTED = 130
@@ -49,11 +49,11 @@ class Commands(TyperGroup):
             say_error("Interrupted.")
             code = INTERRUPTED
         except BrokenPipeError:
-            silence_stdout()  # the reader of a pipe has seen enough: `tracekit replay … | head`
+            silence(1)  # the reader of a pipe has seen enough: `tracekit replay … | head`
             code = 0
         except (TracekitError, OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:
-                silence_stdout()
+                silence(1)
             if os.environ.get("TRACEKIT_DEBUG") == "1":
                 traceback.print_exc()
             say_error(_sentence(error))
@@ -138,6 +138,6 @@ def main() -> None:
     try:
         app()
     except OSError as error:  # --help and --version print before there is a command to run
-        silence_stdout()
+        silence(1)
         say_error(_sentence(error))
         sys.exit(1)

@@ -16,15 +16,26 @@ def _styled(text: str, code: str) -> str:
     return text if plain or not sys.stderr.isatty() else f"\x1b[{code}m{text}\x1b[0m"
 
 
+def say(text: str, end: str = "\n") -> None:
+    """Print to stderr; where that cannot be, the work goes on in silence."""
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:  # its disk is full, its reader or its terminal gone
+        silence(2)
+
+
 def say_error(sentence: str) -> None:
     """Print the sentence a command fails with."""
-    print(f"{_styled('Error:', '31')} {printable(sentence)}", file=sys.stderr)
+    say(f"{_styled('Error:', '31')} {printable(sentence)}")
 
 
-def silence_stdout() -> None:
-    """Send what is still in stdout's buffer nowhere: Python flushes it once more at exit."""
+def silence(stream: int) -> None:
+    """Send what is still in the buffer of 1, stdout, or 2, stderr, nowhere.
+
+    Python flushes it once more at exit.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    os.dup2(nowhere, stream)
     os.close(nowhere)
 
 
@@ -46,17 +57,17 @@ class Console:
     def warn(self, sentence: str) -> None:
         """Say what the reader of the result must know."""
         if not self.quiet:
-            print(f"{_styled('Warning:', '33')} {printable(sentence)}", file=sys.stderr)
+            say(f"{_styled('Warning:', '33')} {printable(sentence)}")
 
     def note(self, sentence: str) -> None:
         """Say what was done, or what to do next."""
         if not self.quiet:
-            print(printable(sentence), file=sys.stderr)
+            say(printable(sentence))
 
     def detail(self, sentence: str) -> None:
         """Say what only ``-v`` asks for."""
         if self.verbose:
-            print(printable(sentence), file=sys.stderr)
+            say(printable(sentence))
 
     @contextmanager
     def progress(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
@@ -73,12 +84,10 @@ class Console:
             if now - start > 0.5 and now - shown > 0.1:
                 shown = now
                 bar = "#" * (30 * done // max(total, 1))
-                sys.stderr.write(f"{_CLEAR}{label} [{bar:<30}] {done}/{total}")
-                sys.stderr.flush()
+                say(f"{_CLEAR}{label} [{bar:<30}] {done}/{total}", end="")
 
         try:
             yield update
         finally:
             if shown > start:
-                sys.stderr.write(_CLEAR)
-                sys.stderr.flush()
+                say(_CLEAR, end="")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli.console import Console, silence_stdout
+from tracekit.cli.console import Console, say, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.trace.errors import UsageError
 
@@ -259,7 +259,7 @@ class _TextPrinter:
             sys.stdout.buffer.flush()
         except OSError as error:
             self._read = False
-            silence_stdout()
+            silence(1)
             self._console.warn(
                 f"The text is no longer printed ({error.strerror}); the recording goes on."
             )
@@ -276,12 +276,11 @@ class _ProgressLine:
         now = time.monotonic()
         if self._shown and now - self._last >= 0.1:
             self._last = now
-            sys.stderr.write(f"\r\x1b[K{_state(progress)}")
-            sys.stderr.flush()
+            say(f"\r\x1b[K{_state(progress)}", end="")
 
     def clear(self) -> None:
         if self._last:
-            sys.stderr.write("\r\x1b[K")
+            say("\r\x1b[K", end="")
 
 
 def _state(progress: "Progress") -> str:
