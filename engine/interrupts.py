@@ -56,12 +56,12 @@ def held(patience: int = 0) -> Iterator[Held]:
         if noted.count > patience + 1:
             signal.signal(signal.SIGINT, previous)
 
-    _current = noted
-    signal.signal(signal.SIGINT, note)
     try:
+        _current = noted
+        signal.signal(signal.SIGINT, note)
         yield noted
     finally:
+        _current = None  # first: once Python's handler is back, it may raise between any two lines
         signal.signal(signal.SIGINT, previous)
-        _current = None
     if noted.pressing:
         raise KeyboardInterrupt

@@ -103,6 +103,26 @@ def test_an_ignored_one_stays_ignored() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.parametrize("call", [1, 2])  # one installs the handler, the other puts it back
+def test_pressed_while_handlers_change(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, install = [], signal.signal
+
+    def pressed(number: int, handler: object) -> object:
+        calls.append(handler)
+        previous = install(number, handler)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return previous
+
+    monkeypatch.setattr(signal, "signal", pressed)
+    with pytest.raises(KeyboardInterrupt), interrupts.held():
+        pass
+    monkeypatch.undo()
+    with pytest.raises(KeyboardInterrupt), interrupts.held() as held:
+        press()
+    assert held.count == 1
+
+
 def test_another_thread_leaves_the_handler_alone() -> None:
     handlers = []
 
