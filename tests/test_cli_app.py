@@ -222,6 +222,26 @@ def test_ctrl_c_in_the_middle_of_a_sweep(tmp_path):
     os.close(terminal)
 
 
+def test_ctrl_c_while_record_loads_what_it_needs(tmp_path):
+    code = f"""
+import signal, sys
+class Presses:
+    def find_spec(self, name, *_):
+        try:
+            if name == "numpy":
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            pass  # as where Python can only say that it ignores an exception
+sys.meta_path.insert(0, Presses())
+sys.argv = ["tracekit", "record", "-p", "a", "-o", {str(tmp_path / "x.trace")!r}]
+from tracekit.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "Error: Interrupted.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_color_is_for_terminals_that_want_it(tmp_path, no_color, coloured):
     terminal, end = pty.openpty()

@@ -10,10 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from tracekit.cli import import_, info, plot, policies, predict, record, replay, report, sweep
-from tracekit.cli.console import say_error, silence
+from tracekit.cli.console import INTERRUPTED, say_error, silence
 from tracekit.trace.errors import TracekitError
-
-INTERRUPTED = 130
 
 
 def _sentence(error: BaseException) -> str:

@@ -1,13 +1,16 @@
 """What a command says besides its result: sentences and progress, all on stderr."""
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tracekit.table import printable
 
+INTERRUPTED = 130
 _CLEAR = "\r\x1b[K"
 
 
@@ -27,6 +30,28 @@ def say(text: str, end: str = "\n") -> None:
 def say_error(sentence: str) -> None:
     """Print the sentence a command fails with."""
     say(f"{_styled('Error:', '31')} {printable(sentence)}")
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process at once: amid imports an exception may be lost, or be printed."""
+    previous = signal.getsignal(signal.SIGINT)
+    if (
+        previous is not signal.default_int_handler
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _end(_signal: int, _frame: object) -> None:
+    say_error("Interrupted.")
+    os._exit(INTERRUPTED)
 
 
 def silence(stream: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli.console import Console, say, silence
+from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.trace.errors import UsageError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from engine.session import Session, Streaming
 
 MIB = 1 << 20
-_INTERRUPTED = 130
 
 
 def record(
@@ -125,9 +124,12 @@ def record(
     Without --stream all experts are in memory; with it they are read from the file as the
     router asks for them. Computes on the CPU, flash attention off.
     """
-    from engine import Capture, Generation, Options, Sampling
-    from engine import record as record_run
-    from tracekit import datasets
+    with ending_at_once():
+        from engine import Capture, Generation, Options, Sampling, binding
+        from engine import record as record_run
+        from tracekit import datasets
+
+        binding.load()
 
     console = Console(quiet, verbose)
     options = Options(
@@ -170,7 +172,7 @@ def record(
     console.note(_summary(recording.path, recording.progress, recording.ended))
     console.note(_next_command(recording.path, recording.cache_bytes))
     if recording.ended == "interrupted":
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
 
 
 def _streaming(
