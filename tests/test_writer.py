@@ -597,6 +597,27 @@ def test_what_cannot_be_replaced_stays(path):
     assert os.listdir(path.parent) == [path.name]
 
 
+def test_a_read_only_trace_stays(path, monkeypatch):
+    write_trace(synthesize(), path)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UsageError, match="is read-only; it is not overwritten"):
+        write_trace(synthesize(), path, force=True)
+    assert Trace.open(path).complete
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_cannot_be_removed_stops_nobody(path, monkeypatch):
+    write_trace(synthesize(), path)
+    left = path.with_name(f".{path.name}.999999999.old")
+    shutil.copytree(path, left)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted_by(PermissionError))
+        write_trace(synthesize(seed=9), path, force=True)
+    assert Trace.open(path).digest == synthesize(seed=9).digest
+    write_trace(synthesize(), path, force=True)
+    assert os.listdir(path.parent) == [path.name]
+
+
 def publish_again_and_again(path: Path, seconds: float) -> int:
     """Return how often, between others that do the same; another fault than that they do raises."""
     count, end = 0, time.monotonic() + seconds
@@ -635,14 +656,17 @@ def test_what_cannot_begin_leaves_nothing(path, monkeypatch):
 
 
 def test_a_start_that_is_broken_off_leaves_nothing(path, monkeypatch):
-    monkeypatch.setattr(parts.PartWriter, "__init__", interrupt)
+    monkeypatch.setattr(parts.PartWriter, "__init__", interrupted_by(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         writer_for(path)
     assert os.listdir(path.parent) == []
 
 
-def interrupt(*_):
-    raise KeyboardInterrupt
+def interrupted_by(error):
+    def raising(*_, **__):
+        raise error
+
+    return raising
 
 
 def fail(*_):

@@ -30,8 +30,8 @@ def check_target(path: Path, force: bool) -> None:
     Raises
     ------
     UsageError
-        Something is there and `force` is False, or it is another thing than a trace: that is never
-        removed. Or another process is writing a trace there.
+        Something is there and `force` is False, or it is another thing than a trace, or read-only:
+        that is never removed. Or another process is writing a trace there.
     """
     if not os.path.lexists(path):
         return
@@ -51,6 +51,8 @@ def check_target(path: Path, force: bool) -> None:
         raise UsageError(
             f"{path} holds {other[0]}, which belongs to no trace; move it away, or use another name."
         )
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(f"{path} is read-only; it is not overwritten: use another name.")
     if _is_locked(path):
         raise UsageError(f"{path} is being written by another command; use another name.")
 
@@ -128,7 +130,8 @@ class TraceFolder:
             self.now = self.path
             sync_names(absolute)
             sync_names(absolute.parent)
-            remove(old)
+            with suppress(OSError):  # the next writer tries again
+                remove(old)
 
     def __enter__(self) -> Self:
         return self
@@ -202,4 +205,5 @@ def _clear_left_behind(path: Path) -> None:
         if work.suffix == ".old" and not os.path.lexists(path):
             os.rename(work, path)  # killed after it made room, before the new one was there
         else:
-            remove(work)
+            with suppress(OSError):
+                remove(work)
