@@ -247,12 +247,19 @@ class Session:
 
         Raises
         ------
+        ValueError
+            The context has no room for the tokens, or there are too many of them, or none.
         TracekitError, KeyboardInterrupt
             A read failed, or Ctrl-C broke the pass off: the tokens evaluated so far are forgotten.
         """
         self._check_open()
         if not 1 <= len(tokens) <= self.chunk:
             raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
+        if self.position + len(tokens) > self.options.n_ctx:
+            raise ValueError(
+                f"the context of {self.options.n_ctx} tokens holds {self.position}, so {len(tokens)} "
+                "more have no room: clear the session, or open one with a larger n_ctx"
+            )
         self.model.check_tokens(tokens)
         started, first_step = time.perf_counter(), self.position
         try:

@@ -611,7 +611,7 @@ def test_what_cannot_be_removed_stops_nobody(path, monkeypatch):
     left = path.with_name(f".{path.name}.999999999.old")
     shutil.copytree(path, left)
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", interrupted_by(PermissionError))
+        patch.setattr(shutil, "rmtree", raising(PermissionError))
         write_trace(synthesize(seed=9), path, force=True)
     assert Trace.open(path).digest == synthesize(seed=9).digest
     write_trace(synthesize(), path, force=True)
@@ -656,17 +656,17 @@ def test_what_cannot_begin_leaves_nothing(path, monkeypatch):
 
 
 def test_a_start_that_is_broken_off_leaves_nothing(path, monkeypatch):
-    monkeypatch.setattr(parts.PartWriter, "__init__", interrupted_by(KeyboardInterrupt))
+    monkeypatch.setattr(parts.PartWriter, "__init__", raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         writer_for(path)
     assert os.listdir(path.parent) == []
 
 
-def interrupted_by(error):
-    def raising(*_, **__):
+def raising(error):
+    def raise_it(*_, **__):
         raise error
 
-    return raising
+    return raise_it
 
 
 def fail(*_):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny_models
 
-from engine import Session
+from engine import Options, Session
 from engine.model_file import ModelFile
 from tracekit.trace import TracekitError
 
@@ -37,6 +37,14 @@ def test_logits_of_no_pass(model: Path) -> None:
                 session.context  # noqa: B018
             session.evaluate([1], want_logits=True)
             assert np.isfinite(session.logits()).all()
+
+
+def test_a_full_context(model: Path) -> None:
+    with Session(model, Options(n_ctx=16)) as session:
+        session.evaluate(list(range(15)), want_logits=True)
+        with pytest.raises(ValueError, match="16 tokens holds 15, so 2 more have no room"):
+            session.evaluate([1, 2], want_logits=True)
+        assert session.evaluate([1], want_logits=True).first_step == 15  # nothing is forgotten
 
 
 def test_what_is_closed(model: Path) -> None:
