@@ -419,8 +419,8 @@ class Session:
         self.lanes.forget_cached()
         budget = streaming.cache_bytes
         if budget is None:
-            budget = min(int(available_memory() * AUTO_SHARE), bank_bytes(self.file))
-            budget -= budget % MIB if budget > MIB else 0
+            budget = int(available_memory() * AUTO_SHARE)
+            budget = min(budget - budget % MIB, bank_bytes(self.file))
             require_budget(self.file, budget, self.options)
         self.store = ExpertStore(self._experts, memory, self.lanes, int(budget))
         self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))

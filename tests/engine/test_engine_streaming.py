@@ -96,8 +96,10 @@ def test_a_budget_under_one_tokens_experts(model: Path) -> None:
         Session(model, Options(n_expert_used=3, streaming=Streaming(cache_bytes=least)))
 
 
-def test_the_automatic_budget(model: Path) -> None:
-    with Session(model, Options(streaming=Streaming())) as session:
+@pytest.mark.parametrize("bundled", [False, True])
+def test_the_automatic_budget(model: Path, bundled: bool) -> None:
+    path = datasets.model_path() if bundled else model
+    with Session(path, Options(streaming=Streaming())) as session:
         assert session.store.budget == bank_bytes(session.file) < available_memory()
 
 
