@@ -240,8 +240,6 @@ class _TextPrinter:
     """Prints tokens as they come, each turn from a new line, as long as somebody reads them."""
 
     def __init__(self, console: Console):
-        if sys.stdout is None:
-            raise UsageError("Standard output is closed; leave --text away.")
         self._console = console
         self._turn = 0
         self._read = True
