@@ -181,17 +181,17 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Free the context, the model and the threads that read."""
+        """Free the context, the model and the threads that read; Ctrl-C waits for it."""
         llama = binding.load()
-        # Forgotten before it is freed: an interrupt in between must not free it twice.
-        context, self._context = self._context, None
-        if context is not None:
-            llama.llama_batch_free(self._batch)
-            llama.llama_free(context)
-        lanes, self.lanes = self.lanes, None
-        if lanes is not None:
-            lanes.close()
-        self.model.close()
+        with interrupts.held():
+            context, self._context = self._context, None
+            if context is not None:
+                llama.llama_batch_free(self._batch)
+                llama.llama_free(context)
+            lanes, self.lanes = self.lanes, None
+            if lanes is not None:
+                lanes.close()
+            self.model.close()
 
     @property
     def threads(self) -> int:

@@ -170,6 +170,24 @@ def test_a_pass_is_broken_off(model: Path, loads: Loads) -> None:
         assert again.store.lookups == sum(len(np.unique(experts)) for experts in selected)
 
 
+def test_a_session_is_closed_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llama = binding.load()
+    free = llama.llama_free
+
+    def freeing(context: object) -> None:
+        press()
+        free(context)
+
+    monkeypatch.setattr(llama, "llama_free", freeing)
+    session = Session(model, STREAMED)
+    lane = session.lanes._helpers[0]
+    with pytest.raises(KeyboardInterrupt):
+        session.close()
+    assert not lane.is_alive()
+    with pytest.raises(ValueError, match="the model is closed"):
+        session.model.pointer  # noqa: B018
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_recording(model: Path, tmp_path: Path, loads: Loads, times: int) -> None:
     out = tmp_path / "run.trace"
