@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.lanes import PIECE, Lanes, ReadTimes
-from engine.memory import PAGE, FileMemory
+from engine.memory import PAGE, FileMemory, may_move_pages
 from engine.model_file import StoredTensor
 from engine.store import ExpertStore
 from tracekit.trace import TracekitError
@@ -199,6 +199,17 @@ def test_pages_change_hands(
     memory.occupy(*first)
     memory.release(*first)
     assert resident_pages(memory) == 0
+
+
+def test_a_kernel_that_hides_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert may_move_pages(1)
+    assert not may_move_pages(1 << 40)
+
+    def denied(*_: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", denied)
+    assert not may_move_pages(1)
 
 
 def test_a_file_cut_while_it_is_read(stored: Path) -> None:
