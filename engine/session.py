@@ -93,7 +93,9 @@ class Options:
     chunk : int or None
         Most tokens of a prompt evaluated in one pass; None takes 512, less where a pass would
         hold more than 16 MiB of captured gate inputs and logits. A longer chunk reads each expert
-        less often while streaming, and takes more memory.
+        less often while streaming, and takes more memory. While streaming it is never more tokens
+        than whose experts of one layer fit the budget, whatever they select. Runs agree to the bit
+        at the same chunk; at another, sums over a prompt may be rounded in another order.
     streaming : Streaming or None
         None keeps all experts resident.
     """
