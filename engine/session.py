@@ -3,6 +3,7 @@
 import bisect
 import ctypes
 import os
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,6 +182,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # In a notebook a cell that runs again drops the session it opened before.
+        if hasattr(self, "model") and not sys.is_finalizing():
+            self.close()
 
     def close(self) -> None:
         """Free the context, the model and the threads that read; Ctrl-C waits for it."""

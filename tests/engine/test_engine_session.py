@@ -1,12 +1,14 @@
 """What a session and its model refuse: what is no token, no number, not there yet or closed."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny_models
 
-from engine import Options, Session
+from engine import Options, Session, Streaming
 from engine.model_file import ModelFile
 from tracekit.trace import TracekitError
 
@@ -45,6 +47,25 @@ def test_a_full_context(model: Path) -> None:
         with pytest.raises(ValueError, match="16 tokens holds 15, so 2 more have no room"):
             session.evaluate([1, 2], want_logits=True)
         assert session.evaluate([1], want_logits=True).first_step == 15  # nothing is forgotten
+
+
+def test_a_session_that_is_dropped_is_closed(model: Path) -> None:
+    session = Session(model, Options(streaming=Streaming(cache_bytes=1 << 20, lanes=2)))
+    lane, loaded = session.lanes._helpers[0], session.model
+    del session
+    assert not lane.is_alive()
+    with pytest.raises(ValueError, match="the model is closed"):
+        loaded.pointer  # noqa: B018
+
+
+def test_a_process_ends_with_a_session_open(model: Path) -> None:
+    code = f"""
+import engine
+session = engine.Session({str(model)!r}, engine.Options(streaming=engine.Streaming(1 << 20)))
+session.evaluate([1], want_logits=True)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_is_closed(model: Path) -> None:
