@@ -12,10 +12,11 @@ import os
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from engine.hook import Capture
+from engine.options import Options, Streaming
 from engine.prompts import Prompt
 from engine.recorder import Generation, Progress, Recording, record
 from engine.sampling import Sampling
-from engine.session import Options, Pass, Session, Streaming
+from engine.session import Pass, Session
 
 __all__ = [
     "Capture",

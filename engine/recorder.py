@@ -8,12 +8,14 @@ from pathlib import Path
 
 import tracekit
 from engine import binding, interrupts
+from engine.budget import check_budget
 from engine.model import Model
 from engine.model_file import ModelFile
+from engine.options import Options
 from engine.prompts import Prompt
 from engine.rows import Place, layer_rows, routing_rows, step_rows
 from engine.sampling import Sampler, Sampling
-from engine.session import Options, Pass, Session, check_budget
+from engine.session import Pass, Session
 from engine.store import StoreTotals
 from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.errors import UsageError

@@ -5,57 +5,23 @@ import ctypes
 import os
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from engine import binding, interrupts
+from engine.budget import automatic_budget, check_budget, largest_chunk, tokens_that_fit
 from engine.graph import Plan, read_plan
-from engine.hook import Capture, Hook, PassCapture
+from engine.hook import Hook, PassCapture
 from engine.lanes import Lanes
 from engine.memory import FileMemory, replace_mappings
 from engine.model import Model
 from engine.model_file import ModelFile, StoredTensor
+from engine.options import Options, Streaming
 from engine.store import ExpertStore, StoreTotals
 from tracekit.trace.errors import TracekitError, UsageError
-
-MIB = 1 << 20
-MOST_CTX = 1 << 24
-MOST_THREADS = 1024
-MOST_BYTES = 1 << 62
-CHUNK = 512
-CAPTURE_BYTES = (
-    16 * MIB
-)  # of gate inputs and logits of a pass; writing them takes several times that
-AUTO_SHARE = 0.8  # of the memory available once everything else is loaded
-
-
-@dataclass(frozen=True)
-class Streaming:
-    """How experts are streamed.
-
-    Attributes
-    ----------
-    cache_bytes : int or None
-        Budget of the expert cache; None takes four fifths of the memory available once
-        everything else is loaded, at most all experts.
-    lanes : int
-        Reads in flight at a time.
-    direct_io : bool
-        Read past the page cache.
-    """
-
-    cache_bytes: int | None = None
-    lanes: int = 4
-    direct_io: bool = False
-
-    def __post_init__(self) -> None:
-        if self.cache_bytes is not None and not 0 <= self.cache_bytes <= MOST_BYTES:
-            raise UsageError(f"A cache of {self.cache_bytes} bytes cannot be; give 0 to 2^62.")
-        if not 1 <= self.lanes <= MOST_THREADS:
-            raise UsageError(f"{self.lanes} I/O threads cannot be; give 1 to {MOST_THREADS}.")
 
 
 @dataclass(frozen=True)
@@ -78,41 +44,6 @@ class Pass:
     seen: PassCapture
     wall_ms: float
     store: StoreTotals | None
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a session loads and evaluates.
-
-    Attributes
-    ----------
-    n_ctx : int
-        Context length in tokens.
-    threads : int or None
-        Compute threads; None takes all cores but one, which is left to reading and writing.
-    n_expert_used : int or None
-    chunk : int or None
-        Most tokens of a prompt evaluated in one pass; None takes 512, less where a pass would
-        hold more than 16 MiB of captured gate inputs and logits. A longer chunk reads each expert
-        less often while streaming, and takes more memory. While streaming it is never more tokens
-        than whose experts of one layer fit the budget, whatever they select. Runs agree to the bit
-        at the same chunk; at another, sums over a prompt may be rounded in another order.
-    streaming : Streaming or None
-        None keeps all experts resident.
-    """
-
-    n_ctx: int = 2048
-    threads: int | None = None
-    n_expert_used: int | None = None
-    chunk: int | None = None
-    streaming: Streaming | None = None
-    capture: Capture = field(default_factory=Capture)
-
-    def __post_init__(self) -> None:
-        for name, most in (("n_ctx", MOST_CTX), ("threads", MOST_THREADS), ("chunk", MOST_CTX)):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise UsageError(f"{name.replace('_', ' ')} {value} cannot be; give 1 to {most}.")
 
 
 class Session:
@@ -160,7 +91,7 @@ class Session:
 
     def _open(self, held: interrupts.Held) -> None:
         self.position = 0
-        self.chunk = self._largest_chunk()
+        self.chunk = largest_chunk(self.file, self.options)
         self._hook = Hook(self.options.capture)
         self._hook.held = held
         binding.guarded(self._prepare)
@@ -204,7 +135,7 @@ class Session:
     @property
     def threads(self) -> int:
         """Compute threads."""
-        return self.options.threads or max(1, available_cores() - 1)
+        return self.options.compute_threads
 
     @property
     def context(self) -> ctypes.c_void_p:
@@ -427,11 +358,9 @@ class Session:
         self.lanes.forget_cached()
         budget = streaming.cache_bytes
         if budget is None:
-            budget = int(available_memory() * AUTO_SHARE)
-            budget = min(budget - budget % MIB, bank_bytes(self.file))
-            require_budget(self.file, budget, self.options)
+            budget = automatic_budget(self.file, self.options)
         self.store = ExpertStore(self._experts, memory, self.lanes, int(budget))
-        self.chunk = min(self.chunk, _tokens_that_fit(self.file, budget, self.options))
+        self.chunk = min(self.chunk, tokens_that_fit(self.file, budget, self.options))
         self._hook.on_selection = self.store.load
 
     def _read_dense(self, memory: list[FileMemory | None]) -> None:
@@ -446,66 +375,7 @@ class Session:
             memory[file].occupy(start, stop)
         self.lanes.read(dense)
 
-    def _largest_chunk(self) -> int:
-        options, file = self.options, self.file
-        if options.chunk is not None:
-            chunk = options.chunk
-        else:
-            row_bytes = max(1, options.capture.row_bytes(file.n_expert, file.n_embd))
-            token_bytes = row_bytes * len(file.expert_tensors)
-            chunk = min(CHUNK, max(1, CAPTURE_BYTES // token_bytes))
-        if options.streaming is not None and options.streaming.cache_bytes is not None:
-            fitting = _tokens_that_fit(file, options.streaming.cache_bytes, options)
-            chunk = min(chunk, fitting)
-        return min(chunk, options.n_ctx)
-
 
 def _placed(memory: list[FileMemory | None], tensor: StoredTensor) -> bool:
     place = memory[tensor.file]
     return place is not None and place.holds(tensor.start, tensor.stop)
-
-
-def bank_bytes(file: ModelFile) -> int:
-    """Return the bytes of all experts of all layers."""
-    return file.n_expert * sum(file.expert_bytes.values())
-
-
-def check_budget(file: ModelFile, options: Options) -> None:
-    """Refuse a budget under one token's experts of one layer."""
-    if options.streaming is not None and options.streaming.cache_bytes is not None:
-        require_budget(file, options.streaming.cache_bytes, options)
-
-
-def require_budget(file: ModelFile, budget: int, options: Options) -> None:
-    """Raise a sentence if `budget` bytes do not hold one token's experts of one layer."""
-    top_k = options.n_expert_used or file.top_k
-    least = top_k * max(file.expert_bytes.values())
-    if budget < least:
-        raise UsageError(
-            f"A cache of {budget / MIB:.2f} MiB is too small: one token's {top_k} experts of one "
-            f"layer take {least / MIB:.2f} MiB; give --cache-mib {-(-least // MIB)} or more."
-        )
-
-
-def _tokens_that_fit(file: ModelFile, budget: int, options: Options) -> int:
-    """Return how many tokens' experts of one layer fit the budget, whatever they select."""
-    largest = max(file.expert_bytes.values())
-    if file.n_expert * largest <= budget:
-        return options.n_ctx
-    return max(1, budget // ((options.n_expert_used or max(1, file.top_k)) * largest))
-
-
-def available_cores() -> int:
-    """Return the number of cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def available_memory() -> int:
-    """Return the bytes that can be allocated without swapping, as the kernel estimates them."""
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    raise TracekitError("The kernel does not say how much memory is free; give --cache-mib.")

@@ -24,8 +24,8 @@ import numpy as np
 import real_size
 
 from engine import Options, Session, Streaming, binding
+from engine.budget import MIB
 from engine.rows import Place, layer_rows, routing_rows, step_rows
-from engine.session import MIB
 from tracekit.trace import ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.schema import DECODE
 

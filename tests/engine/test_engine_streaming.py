@@ -11,8 +11,8 @@ import tiny_models
 from runs import TEXT, greedy
 
 from engine import Options, Session, Streaming, ggml
+from engine.budget import available_memory, bank_bytes
 from engine.model_file import ModelFile
-from engine.session import available_memory, bank_bytes
 from tracekit import datasets
 from tracekit.trace import TracekitError, UsageError
 

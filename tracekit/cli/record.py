@@ -13,9 +13,10 @@ from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOptio
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
+    from engine.options import Streaming
     from engine.prompts import Prompt
     from engine.recorder import Progress
-    from engine.session import Session, Streaming
+    from engine.session import Session
 
 MIB = 1 << 20
 
