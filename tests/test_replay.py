@@ -365,6 +365,9 @@ class Stuck(PlainPolicy):
         self.let_go.wait(60)
         self.left.set()
 
+    def victim(self, evictable):
+        return next(iter(evictable))
+
 
 def test_an_interrupt_does_not_wait_for_the_threads():
     def interrupt():
