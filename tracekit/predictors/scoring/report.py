@@ -118,8 +118,8 @@ def _layers_below(records: Sequence[Record]) -> list[str]:
         below.sort(key=lambda x: x["slot_accuracy"])
         where = _listed([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in below])
         said += (
-            f"; of its {len(layers)} layers the 95 % intervals of {len(below)} lie below that, "
-            f"lowest first: {where}"
+            f"; {len(below)} of its {len(layers)} layers lie below that with their whole 95 % "
+            f"interval, lowest first: {where}"
         )
     elif layers:
         said += "; no layer's 95 % interval lies below that"
