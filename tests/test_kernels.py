@@ -1,6 +1,8 @@
 """Compiled loops run whatever becomes of the machine code that numba keeps between runs."""
 
 import errno
+import subprocess
+import sys
 
 import numba
 import pytest
@@ -31,6 +33,15 @@ def test_machine_code_is_kept(cache):
 def test_no_folder_for_machine_code(monkeypatch):
     monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
     assert kernel(double)(2) == 4
+
+
+def test_every_loop_does_without_such_a_folder():
+    code = (
+        "from numba.core.caching import FunctionCache; "
+        "FunctionCache._impl_class._locator_classes = []; "
+        "import tracekit.analysis, tracekit.policies, tracekit.predictors, tracekit.replay"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])

@@ -1,8 +1,8 @@
 """Layers run in a ring: of what is equally old, evict what comes round last."""
 
 import numpy as np
-from numba import njit
 
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 
 
@@ -58,7 +58,7 @@ class Ring(Policy):
 # A layer's entries age when it is loaded and at no other time. The search goes from the layer that
 # has just run backwards and takes the first of the oldest. What the batch touched is of age 0 and
 # of its layer, and what else is left of that layer is older: that is all the protection it takes.
-@njit(cache=True, nogil=True)
+@kernel
 def _ring(keys, batch_start, batch_layer, expert_bytes, n_expert, budget, hits, resident, hit):
     n_layers = expert_bytes.size
     head = n_layers * n_expert  # the list of layer l has its sentinel at head + l
