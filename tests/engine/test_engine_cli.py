@@ -56,7 +56,7 @@ def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
     result = run(model, "-p", "abc", "-n", "1", "--stream", "-o", tmp_path / "run.trace")
     budget = Trace.open(tmp_path / "run.trace").facts.engine.cache_bytes
     words = result.stderr.splitlines()[-1].split()
-    assert int(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
+    assert round(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
 
 
 def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:

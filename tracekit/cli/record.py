@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
-from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.cli.options import MAX_MIB, MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from engine.prompts import Prompt
     from engine.recorder import Progress
     from engine.session import Session
-
-MIB = 1 << 20
 
 
 def record(
@@ -201,7 +199,7 @@ def _streaming(
         raise UsageError(
             f"--cache-mib takes a size in MiB from 0 to 1e12, or auto, not {cache_mib!r}."
         )
-    return Streaming(int(size * MIB), lanes, direct_io)
+    return Streaming(round(size * MIB), lanes, direct_io)
 
 
 def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
@@ -320,8 +318,8 @@ def _next_command(path: Path, cache_bytes: int | None) -> str:
 
 
 def _mib(cache_bytes: int) -> str:
-    """Write a budget in MiB in as few digits as lead back to the same bytes."""
+    """Write a budget in MiB in as few digits as a replay reads back as the same bytes."""
     digits = 0
-    while int(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
+    while round(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
         digits += 1
     return f"{cache_bytes / MIB:.{digits}f}"
