@@ -1,9 +1,15 @@
 """Fixtures that several test files share."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C come to the tests that press it: a job in the background ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _shared() -> Path:
