@@ -21,4 +21,4 @@ def default_budget(trace: Trace) -> int:
     """Return the recorded cache budget in bytes, or a quarter of the expert bank."""
     if trace.budget_bytes is not None:
         return trace.budget_bytes
-    return round(DEFAULT_FRACTION * int(trace.expert_bytes.sum()) * trace.n_expert)
+    return round(DEFAULT_FRACTION * trace.bank_bytes)

@@ -115,8 +115,7 @@ def read_bytes_by_token(
         same = ["policy", "params", "cache_bytes", "token", "turn", "step"]
         sums = timeline.groupby(same, sort=False, dropna=False)[["read_bytes", "lookups", "hits"]]
         tokens.append(sums.sum().reset_index())
-    cycle = int(trace.expert_bytes.sum()) * trace.top_k
-    return pd.concat(tokens, ignore_index=True).assign(token_cycle_bytes=cycle)
+    return pd.concat(tokens, ignore_index=True).assign(token_cycle_bytes=trace.token_cycle_bytes)
 
 
 def read_by_default(trace: Trace) -> list[str]:

@@ -32,8 +32,7 @@ def working_set(trace: Trace) -> pd.DataFrame:
         The trace holds no decoded token, or a layer's expert size is missing.
     """
     frame = pd.concat([_since_start(trace), _in_windows(trace)], ignore_index=True)
-    cycle = int(trace.expert_bytes.sum())
-    return frame.assign(token_cycle_bytes=cycle * trace.top_k, bank_bytes=cycle * trace.n_expert)
+    return frame.assign(token_cycle_bytes=trace.token_cycle_bytes, bank_bytes=trace.bank_bytes)
 
 
 def _since_start(trace: Trace) -> pd.DataFrame:

@@ -48,16 +48,15 @@ def replay_text(result: "ReplayResult", flash_mib_s: float | None = None) -> str
 
 def _head(result: "ReplayResult") -> str:
     trace = result.trace
-    per_expert = int(trace.expert_bytes.sum())
     incomplete = "" if trace.complete else " (incomplete)"
     lines = [
         printable(
             f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
             f"× {trace.n_expert} experts, {trace.top_k} used per token and layer"
         ),
-        f"expert bank {size(per_expert * trace.n_expert)}, "
-        f"token cycle {size(per_expert * trace.top_k)}, "
-        f"{counted(_decoded_tokens(result), 'decoded token')}",
+        f"expert bank {size(trace.bank_bytes)}, "
+        f"token cycle {size(trace.token_cycle_bytes)}, "
+        f"{counted(trace.n_decoded, 'decoded token')}",
     ]
     if not _lookups_differ(result.records):
         first = result.records[0]
@@ -127,8 +126,7 @@ def _peak(record: Record, phase: str) -> str:
 
 
 def _figures(result: "ReplayResult", records: Sequence[Record], flash_mib_s: float | None) -> str:
-    tokens = _decoded_tokens(result)
-    bank = int(result.trace.expert_bytes.sum()) * result.trace.n_expert
+    tokens, bank = result.trace.n_decoded, result.trace.bank_bytes
 
     def per_token(record: Record) -> str:
         return _at_least(record, mib(record["read_bytes_decode"] / tokens if tokens else None))
@@ -177,12 +175,6 @@ def _above_lru(records: Sequence[Record]) -> list[Column]:
         return _at_most(record, f"{100 * (rate - base):+.2f}".replace("+0.00", "0.00"))
 
     return [Column("decode\nabove LRU\npoints", points)]
-
-
-def _decoded_tokens(result: "ReplayResult") -> int:
-    from tracekit.trace.schema import DECODE
-
-    return int((result.trace.steps(["phase"])["phase"] == DECODE).sum())
 
 
 def _mismatches(record: Record) -> str:

@@ -10,7 +10,7 @@ from tracekit.predictors import PREDICTORS, LearnedPredictor
 from tracekit.predictors.scoring.predict import check_usable
 from tracekit.predictors.scoring.routers import Routers
 from tracekit.report.accuracy import Accuracy, best_of, rivals
-from tracekit.report.caching import Cache, decoded_tokens
+from tracekit.report.caching import Cache
 from tracekit.report.words import NONE, known, listed, mib, percent, points
 from tracekit.trace import Trace, TraceError
 
@@ -65,7 +65,7 @@ def study(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) -> Acting:
     rows = dict(zip(runs, frame.to_dict("records"), strict=True))
     name = max(tried, key=lambda name: rows["prefetch", name]["hit_rate_decode"])
     shown = {run: row for run, row in rows.items() if run[1] not in tried or run[1] == name}
-    n_tokens = decoded_tokens(trace)
+    n_tokens = trace.n_decoded
     return Acting(
         mib(cache.main),
         [_texts(*run, row, n_tokens) for run, row in shown.items()],

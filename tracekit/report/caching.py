@@ -12,10 +12,8 @@ from tracekit.analysis.decode import decode_grid
 from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
 from tracekit.replay import build_batches, inputs_of, replay, simulate
 from tracekit.report.matrix import View, dropped_slots, recorded_view, replayed_view
-from tracekit.report.overview import bank_bytes, cycle_bytes
 from tracekit.report.words import NONE, known, mib, percent
 from tracekit.trace import Trace, TraceError, UsageError
-from tracekit.trace.schema import DECODE
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
 FRACTIONS = (0.05, 0.1, 0.25, 0.5)
@@ -29,7 +27,7 @@ LEAST_VIEWS = 3
 def default_budgets(trace: Trace) -> list[int]:
     """Return the recorded budget and some fractions of all experts, ascending, in bytes."""
     main = default_budget(trace)
-    some = {round(fraction * bank_bytes(trace)) for fraction in FRACTIONS}
+    some = {round(fraction * trace.bank_bytes) for fraction in FRACTIONS}
     return sorted({main} | {size for size in some if abs(size - main) > NEAR * main})
 
 
@@ -98,12 +96,12 @@ def study(
     except TraceError as error:
         return Cache(lacks=str(error))
     records = sorted(result.records, key=lambda record: record["cache_bytes"])
-    n_tokens = decoded_tokens(trace)
+    n_tokens = trace.n_decoded
     budgets = [
         Budget(
             mib(size),
             _about(trace, size),
-            size < cycle_bytes(trace),
+            size < trace.token_cycle_bytes,
             [_row(record, n_tokens) for record in rows],
         )
         for size, rows in groupby(records, key=lambda record: record["cache_bytes"])
@@ -118,15 +116,10 @@ def study(
     )
 
 
-def decoded_tokens(trace: Trace) -> int:
-    """Count the decoded tokens of a trace."""
-    return int((trace.steps(["phase"])["phase"] == DECODE).sum())
-
-
 def _about(trace: Trace, budget: int) -> str:
     parts = [
-        f"{percent(budget / bank_bytes(trace))} of all experts",
-        f"{budget / cycle_bytes(trace):.3g} token cycles",
+        f"{percent(budget / trace.bank_bytes)} of all experts",
+        f"{budget / trace.token_cycle_bytes:.3g} token cycles",
     ]
     if budget == trace.budget_bytes:
         parts.append("the recorded budget")

@@ -7,7 +7,7 @@ from tracekit.predictors.scoring.report import label
 from tracekit.report.accuracy import best_of
 from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
-from tracekit.report.overview import Figure, bank_bytes, cycle_bytes, sizes_known
+from tracekit.report.overview import Figure, sizes_known
 from tracekit.report.words import known, mib, percent
 from tracekit.trace import Trace
 
@@ -18,10 +18,8 @@ def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[Figure]:
     """Return the large figures, as far as the trace gives them."""
     found = []
     if sizes_known(trace):
-        bank = bank_bytes(trace)
-        found.append(
-            Figure("One token cycle", mib(cycle_bytes(trace)), f"of {mib(bank)} of experts")
-        )
+        note = f"of {mib(trace.bank_bytes)} of experts"
+        found.append(Figure("One token cycle", mib(trace.token_cycle_bytes), note))
     at_main = _at_main(cache)
     if "lru" in at_main:
         rate = percent(at_main["lru"]["hit_rate_decode"])
@@ -60,7 +58,7 @@ def _of_cache(trace: Trace, cache: Cache) -> list[str]:
         return []
     which = "the recorded budget" if main == trace.budget_bytes else "a budget"
     said = (
-        f"With {which} of {mib(main)}, which holds {main / cycle_bytes(trace):.3g} token cycles, "
+        f"With {which} of {mib(main)}, which holds {main / trace.token_cycle_bytes:.3g} token cycles, "
         f"global LRU finds {percent(lru['hit_rate_decode'])} of the decode lookups resident "
         f"({percent(lru['hit_rate_cumulative'])} of all, prompts included)"
     )

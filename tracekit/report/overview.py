@@ -26,9 +26,8 @@ class Figure:
 def lead(trace: Trace) -> str:
     """Say in one line what was routed."""
     model = trace.facts.model
-    decoded = int((trace.steps(["phase"])["phase"] == DECODE).sum())
     parts = [
-        counted(decoded, "decoded token"),
+        counted(trace.n_decoded, "decoded token"),
         counted(trace.n_turns, "turn"),
         counted(len(trace.moe_layers), "MoE layer"),
         f"{counted(model.top_k, 'expert')} of {model.n_expert} each",
@@ -58,8 +57,8 @@ def _model(trace: Trace) -> Iterator[tuple[str, str]]:
         sizes = trace.expert_bytes
         low, high = mib(int(sizes.min())), mib(int(sizes.max()))
         yield "Size of an expert", low if low == high else f"{low} to {high}, by layer"
-        yield "All experts", mib(bank_bytes(trace))
-        yield "One token cycle", f"{mib(cycle_bytes(trace))} (what one token touches)"
+        yield "All experts", mib(trace.bank_bytes)
+        yield "One token cycle", f"{mib(trace.token_cycle_bytes)} (what one token touches)"
 
 
 def sizes_known(trace: Trace) -> bool:
@@ -67,16 +66,6 @@ def sizes_known(trace: Trace) -> bool:
     columns = trace.layer_columns
     sized = columns["layer"][columns["expert_bytes"] >= 0]
     return bool(np.isin(trace.moe_layers, sized).all())
-
-
-def bank_bytes(trace: Trace) -> int:
-    """Bytes of all experts of all MoE layers."""
-    return int(trace.expert_bytes.sum()) * trace.n_expert
-
-
-def cycle_bytes(trace: Trace) -> int:
-    """Bytes one token touches over all layers."""
-    return int(trace.expert_bytes.sum()) * trace.top_k
 
 
 def _engine(trace: Trace) -> Iterator[tuple[str, str]]:

@@ -156,20 +156,16 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             continue
         result = replay(trace, policies, **budgets, params=run.params, seed=seed, jobs=jobs)
         frame = result.frame
-        cycles = (frame["cache_bytes"] / _token_cycle(trace)).round(6)
+        cycles = (frame["cache_bytes"] / trace.token_cycle_bytes).round(6)
         frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
         seeds = np.where(frame["policy"].isin(stochastic), seed, None)
         results.append((frame.assign(seed=seeds), result.notes))
     return results
 
 
-def _token_cycle(trace: Trace) -> int:
-    return int(trace.expert_bytes.sum()) * trace.top_k
-
-
 def _budgets(trace: Trace, run: Run) -> dict[str, list[float]]:
     if run.cache_cycles:
-        cycle = _token_cycle(trace)
+        cycle = trace.token_cycle_bytes
         return {"cache_bytes": [round(cycles * cycle) for cycles in run.cache_cycles]}
     given = {name: getattr(run, name) for name in ("cache_mib", "cache_bytes", "cache_fraction")}
     return {name: sizes for name, sizes in given.items() if sizes}

@@ -321,6 +321,11 @@ class Trace:
         """How many (turn, step) the trace holds."""
         return self._steps.n_rows
 
+    @property
+    def n_decoded(self) -> int:
+        """How many tokens were decoded."""
+        return int(np.count_nonzero(self.steps(["phase"])["phase"] == DECODE))
+
     def _require(self, columns: Sequence[str], rows: Rows, file: str) -> None:
         for column in columns:
             if column not in rows.schema.names:
@@ -376,6 +381,16 @@ class Trace:
                 "(expert_bytes), so a cache cannot be replayed; add the size to its layers."
             )
         return np.array(sizes, dtype=np.int64)
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes of all experts of all MoE layers; errors are those of `expert_bytes`."""
+        return int(self.expert_bytes.sum()) * self.n_expert
+
+    @property
+    def token_cycle_bytes(self) -> int:
+        """Bytes that one token touches over all layers; errors are those of `expert_bytes`."""
+        return int(self.expert_bytes.sum()) * self.top_k
 
     def layer_array(self, layer: int, name: str) -> np.ndarray | None:
         """Return an array of a layer, None where the trace does not carry it.
