@@ -106,7 +106,7 @@ def test_a_name_that_the_font_lacks_is_drawn_without_a_word(tmp_path):
         (("timeline", "TRACE", "-o", "x.png", "--policy", "lru,lfu"), 2, "one policy, not 2"),
         (("curves", "TRACE", "-o", "x.png", "--policy", "lur"), 2, "did you mean 'lru'?"),
         (("curves", "TRACE", "-o", "x.png", "--cache-mib", "-1"), 2, "takes sizes in MiB from 0"),
-        (("recall", "TRACE", "-o", "x.png", "--named", "0"), 2, "whole numbers, 1 or more"),
+        (("recall", "TRACE", "-o", "x.png", "--named", "0"), 2, "a whole number, 1 or more"),
         (("recall", "TRACE", "-o", "x.png", "--named", "9"), 2, "9 experts cannot be named"),
         (("horizon", "TRACE", "-o", "x.png", "--horizon", "two"), 2, "1 or more, not 'two'"),
         (

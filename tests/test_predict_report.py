@@ -335,9 +335,9 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
     ("arguments", "code", "sentence"),
     [
         (["--predictor", "combin"], 2, "did you mean 'combined'?"),
-        (["--horizon", "0"], 2, "--horizon takes whole numbers from 1 up, not '0'."),
+        (["--horizon", "0"], 2, "--horizon takes a whole number, 1 or more, not '0'."),
         (["--horizon", "4"], 2, "reaches past the model: it has 4 MoE layers"),
-        (["--named", "1e3"], 2, "--named takes whole numbers from 1 up, not '1e3'."),
+        (["--named", "1e3"], 2, "--named takes a whole number, 1 or more, not '1e3'."),
         (["--named", "99"], 2, "99 experts cannot be named: the model has 16"),
         (["--train", "nowhere.trace"], 3, "nowhere.trace"),
     ],

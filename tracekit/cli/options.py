@@ -9,7 +9,7 @@ import typer
 
 from tracekit.cli.output import FORMATS
 from tracekit.datasets import resolve
-from tracekit.table import MIB as MIB
+from tracekit.table import MIB
 from tracekit.trace.errors import UsageError
 
 MAX_MIB = 10**12  # in bytes, still a 64-bit number
@@ -73,6 +73,11 @@ def split(option: str, values: Sequence[str]) -> list[str]:
     return list(parts)
 
 
+def whole_numbers(option: str, values: Sequence[str]) -> list[int]:
+    """Read the whole numbers, 1 or more, of a repeated or comma-separated option."""
+    return [_whole(option, 1)(text) for text in split(option, values)]
+
+
 def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list[float]:
     numbers = []
     for text in split(option, values):
@@ -89,6 +94,11 @@ def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list
 def cache_mib(values: Sequence[str]) -> list[float]:
     """Read ``--cache-mib``: sizes in MiB, 0 is legal."""
     return _numbers("--cache-mib", values, "sizes in MiB from 0 to 1e12", MAX_MIB)
+
+
+def cache_bytes(values: Sequence[str]) -> list[int]:
+    """Read ``--cache-mib`` into whole bytes."""
+    return [round(mib * MIB) for mib in cache_mib(values)]
 
 
 def cache_fraction(values: Sequence[str]) -> list[float]:

@@ -118,9 +118,9 @@ def plot(
         policies=options.split("--policy", policy) if policy else None,
         params=options.params(param or []),
         predictors=options.split("--predictor", predictor) if predictor else None,
-        cache_bytes=_bytes(cache_mib) if cache_mib else None,
-        horizon=_whole("--horizon", horizon) if horizon else None,
-        named=_whole("--named", named) if named else None,
+        cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
+        horizon=options.whole_numbers("--horizon", horizon) if horizon else None,
+        named=options.whole_numbers("--named", named) if named else None,
         seed=seed,
         jobs=jobs,
     )
@@ -161,16 +161,3 @@ def _print_kinds() -> None:
     width = max(map(len, KINDS))
     for kind in KINDS.values():
         print(f"{kind.name:<{width}}  {kind.summary}")
-
-
-def _bytes(cache_mib: list[str]) -> list[int]:
-    return [round(mib * options.MIB) for mib in options.cache_mib(cache_mib)]
-
-
-def _whole(option: str, values: list[str]) -> list[int]:
-    numbers = []
-    for text in options.split(option, values):
-        if not (text.isascii() and text.isdecimal() and int(text) >= 1):
-            raise UsageError(f"{option} takes whole numbers, 1 or more, not {text!r}.")
-        numbers.append(int(text))
-    return numbers

@@ -17,21 +17,9 @@ from tracekit.cli.options import (
     SeedOption,
     TraceArgument,
     VerboseOption,
-    split,
 )
 from tracekit.cli.output import Output, flat_records
 from tracekit.datasets import resolve
-from tracekit.trace.errors import UsageError
-
-
-def whole_numbers(option: str, values: Sequence[str]) -> list[int]:
-    """Read the whole numbers of a repeated or comma-separated option."""
-    numbers = []
-    for text in split(option, values):
-        if not (text.isascii() and text.isdecimal() and int(text) > 0):
-            raise UsageError(f"{option} takes whole numbers from 1 up, not {text!r}.")
-        numbers.append(int(text))
-    return numbers
 
 
 def predict(
@@ -84,9 +72,9 @@ def predict(
     """Score how much of each layer's routing is known before it runs."""
     console = Console(quiet, verbose)
     destination = Output(output, format, force, inputs=[trace, train])
-    predictors = split("--predictor", predictor) if predictor else None
-    horizons = whole_numbers("--horizon", horizon) if horizon else [1]
-    more_named = whole_numbers("--named", named) if named else None
+    predictors = options.split("--predictor", predictor) if predictor else None
+    horizons = options.whole_numbers("--horizon", horizon) if horizon else [1]
+    more_named = options.whole_numbers("--named", named) if named else None
     params = {key: ",".join(values) for key, values in options.params(param or []).items()}
     from tracekit.formats import open_any
     from tracekit.predictors import predict as run

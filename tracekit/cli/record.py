@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
-from tracekit.cli.options import MAX_MIB, MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.table import MIB
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:

@@ -52,9 +52,6 @@ def report(
     if output.is_dir():
         raise UsageError(f"{output} is a folder; name a file to write.")
     check_free(output, force, [trace])
-    budgets = None
-    if cache_mib:
-        budgets = [round(mib * options.MIB) for mib in options.cache_mib(cache_mib)]
     chosen = {"policies": options.split("--policy", policy)} if policy else {}
 
     from tracekit.formats import open_any
@@ -67,7 +64,7 @@ def report(
         page = build_report(
             opened,
             predictors=options.split("--predictor", predictor) if predictor else None,
-            cache_bytes=budgets,
+            cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
             seed=seed,
             jobs=jobs,
             progress=update,
