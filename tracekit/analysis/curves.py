@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.arguments import names
 from tracekit.policies import Batches, Policy
 from tracekit.replay import build_batches, replay
 from tracekit.trace import Trace
@@ -55,9 +54,7 @@ def hit_rate_curves(
     batches = build_batches(trace)
     if cache_bytes is None:
         cache_bytes = budget_grid(batches)
-    result = replay(
-        trace, names(policies), cache_bytes=cache_bytes, params=params, seed=seed, jobs=jobs
-    )
+    result = replay(trace, policies, cache_bytes=cache_bytes, params=params, seed=seed, jobs=jobs)
     decode, cumulative = _ceilings(batches)
     frame = result.frame.assign(
         token_cycle_bytes=batches.token_cycle_bytes,

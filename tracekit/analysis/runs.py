@@ -147,10 +147,9 @@ def _recorded(trace: Trace) -> pd.DataFrame:
         )
     columns = ["turn", "pass", "phase", "step", "layer", "residency"]
     columns += ["dropped"] if trace.has("dropped") else []
-    routing = {
-        name: column[trace.routing(["phase"])["phase"] == DECODE]
-        for name, column in trace.routing(columns).items()
-    }
+    routing = trace.routing(columns)
+    decode = routing["phase"] == DECODE
+    routing = {name: column[decode] for name, column in routing.items()}
     # What was dropped was neither looked up nor read, whatever stands for its residency.
     looked_up = routing["dropped"] != 1 if "dropped" in routing else True
     found = {

@@ -1,11 +1,12 @@
 """From what a user says of cache sizes to bytes."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 
 import numpy as np
 
+from tracekit.arguments import listed
 from tracekit.policies.base import Batches
 from tracekit.trace.errors import UsageError
 
@@ -76,9 +77,7 @@ def checked_bytes(size: int) -> int:
 
 
 def _listed(sizes: Sizes) -> list[float]:
-    if sizes is None:
-        return []
-    return list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else [sizes]
+    return [] if sizes is None else listed(sizes)
 
 
 def checked_size(name: str, size: float, most: float) -> float:

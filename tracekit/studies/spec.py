@@ -189,9 +189,7 @@ def read_study(path: str | Path) -> Study:
     return Study(path, data["title"], data.get("about", "").strip(), traces, runs, claims)
 
 
-def _build(cls: type[T], entry: Any, where: str) -> T:
-    if not isinstance(entry, dict):
-        raise UsageError(f"{where} must be a table.")
+def _build(cls: type[T], entry: Mapping[str, Any], where: str) -> T:
     known = {f.name: f for f in fields(cls)}
     unknown = set(entry) - set(known)
     if unknown:

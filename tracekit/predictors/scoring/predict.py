@@ -79,16 +79,8 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
             )
 
 
-def check_usable(
-    trace: Trace, routers: Routers, cls: type[Predictor], horizon: int = 1
-) -> str | None:
-    """Return in one sentence why `cls` cannot run on `trace`, or None if it can.
-
-    Raises
-    ------
-    UsageError
-        The horizon is past the model.
-    """
+def check_usable(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
+    """Return in one sentence why `cls` cannot run on `trace`, or None if it can."""
     column = missing_column(trace, routers, cls)
     if column:
         return _lacks(trace, [cls.name], column)
