@@ -52,11 +52,6 @@ class Choices:
     seed: int = 0
     jobs: int | None = None
 
-    def given(self, **names: str) -> dict[str, Any]:
-        """Return the choices that were made, as keyword arguments ``argument=choice``."""
-        values = {argument: getattr(self, choice) for argument, choice in names.items()}
-        return {argument: value for argument, value in values.items() if value is not None}
-
     def one_budget(self) -> int | None:
         """Return the only budget, for a plot that shows one.
 
@@ -138,9 +133,11 @@ def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
             notes = [f"retention acts on {FALLBACK} here: {reason}"]
             params = {**choices.params, "retention.predictor": [FALLBACK]}
             choices = replace(choices, params=params)
-    budgets = choices.given(cache_bytes="cache_bytes")
     frame = analysis.hit_rate_gains(
-        trace, choices.drawn([Retention.name]), **budgets, seed=choices.seed
+        trace,
+        choices.drawn([Retention.name]),
+        cache_bytes=choices.cache_bytes,
+        seed=choices.seed,
     )
     frame.attrs["notes"] = notes
     return frame
@@ -178,7 +175,7 @@ KINDS = {
             "slot accuracy of each predictor, layer by layer",
             ("predictors",),
             lambda trace, c: analysis.accuracy_by_layer(
-                trace, **c.given(predictors="predictors", jobs="jobs"), seed=c.seed
+                trace, c.predictors, seed=c.seed, jobs=c.jobs
             ),
             plots.plot_predictability,
         ),
@@ -187,9 +184,7 @@ KINDS = {
             "slot accuracy by how many layers ahead is predicted",
             ("predictors", "horizon"),
             lambda trace, c: analysis.accuracy_by_horizon(
-                trace,
-                **c.given(predictors="predictors", horizon="horizon", jobs="jobs"),
-                seed=c.seed,
+                trace, c.predictors, c.horizon, seed=c.seed, jobs=c.jobs
             ),
             plots.plot_horizon,
         ),
@@ -198,7 +193,7 @@ KINDS = {
             "selected experts that are named, by how many are named",
             ("predictors", "named"),
             lambda trace, c: analysis.recall_by_named(
-                trace, **c.given(predictors="predictors", named="named", jobs="jobs"), seed=c.seed
+                trace, c.predictors, c.named, seed=c.seed, jobs=c.jobs
             ),
             plots.plot_recall,
         ),
@@ -207,10 +202,7 @@ KINDS = {
             "hit rate by cache budget, under the bound",
             ("policies", "params", "cache_bytes"),
             lambda trace, c: analysis.hit_rate_curves(
-                trace,
-                c.drawn(CURVES),
-                **c.given(cache_bytes="cache_bytes", jobs="jobs"),
-                seed=c.seed,
+                trace, c.drawn(CURVES), c.cache_bytes, seed=c.seed, jobs=c.jobs
             ),
             plots.plot_curves,
         ),
