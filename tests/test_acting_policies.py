@@ -403,6 +403,7 @@ def test_gains_part_what_is_waited_for_from_what_is_read_ahead(monkeypatch):
     frame = hit_rate_gains(trace, policies, cache_bytes=[10_000])
     assert len(predicted) == 1  # both act on the same guesses
     records = replay(trace, policies, cache_bytes=10_000).records
+    assert len(predicted) == 2
     for row, record in zip(frame.to_dict("records"), records, strict=True):
         assert row["cache_fraction"] == 10_000 / build_batches(trace).bank_bytes
         read = row["demand_bytes_decode"] + row["speculative_bytes_decode"]

@@ -74,19 +74,12 @@ def hit_rate_gains(
         sums = np.bincount(unit, per_batch[decode], len(units))
         return sums.astype(np.int64)[:, None]
 
-    given: dict[tuple[str, int], Batches] = {}
-
-    def inputs(policy: Policy) -> Batches:
-        if not policy.needs_predictor:
-            return batches
-        source = policy.params.predictor, policy.params.horizon
-        if source not in given:  # policies that act on the same guesses share them
-            given[source] = inputs_of(policy, trace, batches)
-        return given[source]
+    shared: dict[tuple[str, int], Batches] = {}
 
     def cells(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
         policy = load_policy(chosen) if isinstance(chosen, str) else chosen
-        found = [] if policy.lossy else simulate(policy, inputs(policy), budgets)
+        inputs = inputs_of(policy, trace, batches, shared=shared)
+        found = [] if policy.lossy else simulate(policy, inputs, budgets)
         if not all(isinstance(cell, Cell) for cell in found) or not found:
             raise UsageError(
                 f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "

@@ -173,9 +173,10 @@ def _able(
         None can.
     """
     able, left_out, failed = [], [], None
+    shared: dict[tuple[str, int], Batches] = {}
     for policy in policies:
         try:
-            able.append((policy, inputs_of(policy, trace, batches, seed)))
+            able.append((policy, inputs_of(policy, trace, batches, seed, shared)))
         except MissingDataError as error:
             failed = failed or error
             left_out.append(f"Left out: {policy.name}, because {error}")
@@ -193,8 +194,17 @@ def _note_gap(policy: Policy, figures: Outcome, limit: Mapping[str, Any]) -> Non
             figures.record[gap] = limit[rate] - figures.record[rate]
 
 
-def inputs_of(policy: Policy, trace: Trace, batches: Batches, seed: int = 0) -> Batches:
-    """Return `batches` with what `policy` asks for: the guesses of its predictor."""
+def inputs_of(
+    policy: Policy,
+    trace: Trace,
+    batches: Batches,
+    seed: int = 0,
+    shared: dict[tuple[str, int], Batches] | None = None,
+) -> Batches:
+    """Return `batches` with what `policy` asks for: the guesses of its predictor.
+
+    Policies that act on the same guesses take them from `shared`, where the first leaves them.
+    """
     if not policy.needs_predictor:
         return batches
     if not (hasattr(policy.params, "predictor") and hasattr(policy.params, "horizon")):
@@ -204,4 +214,8 @@ def inputs_of(policy: Policy, trace: Trace, batches: Batches, seed: int = 0) -> 
         )
     from tracekit.predictors import guesses
 
-    return replace(batches, guesses=guesses(trace, batches, policy.params, seed))
+    source = policy.params.predictor, policy.params.horizon
+    shared = {} if shared is None else shared
+    if source not in shared:
+        shared[source] = replace(batches, guesses=guesses(trace, batches, policy.params, seed))
+    return shared[source]

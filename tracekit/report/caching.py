@@ -170,11 +170,10 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     runs = [policy for policy in cache.policies if not (policy.lossy or isinstance(policy, Bound))]
     wanted = [(policy, size) for size in ordered for policy in runs]
     batches = build_batches(trace) if wanted else None
-    given: dict[Policy, Batches] = {}
+    shared: dict[tuple[str, int], Batches] = {}
     for policy, size in wanted[: room - len(found)]:
-        if policy not in given:
-            given[policy] = inputs_of(policy, trace, batches)
-        (cell,) = simulate(policy, given[policy], np.array([size], np.int64), per_lookup=True)
+        inputs = inputs_of(policy, trace, batches, shared=shared)
+        (cell,) = simulate(policy, inputs, np.array([size], np.int64), per_lookup=True)
         if cell.hit is None:
             raise UsageError(
                 f"Policy {policy.name!r} does not say which lookups hit, as the report shows them; "
