@@ -229,6 +229,11 @@ def test_a_budget_that_is_none(size):
         analysis.hit_rate_gains(trace, ["lfu"], [size])
 
 
+def test_gains_at_no_budget():
+    with pytest.raises(UsageError, match="no cache budget"):
+        analysis.hit_rate_gains(make_trace(), ["lfu"], [])
+
+
 def test_one_name_or_number_stands_for_a_list():
     trace = make_trace()
     size = 4000

@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.runs import params_text
-from tracekit.arguments import listed, names
+from tracekit.arguments import names
 from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.predictors.scoring.bootstrap import Bootstrap
 from tracekit.predictors.scoring.tally import Units
 from tracekit.predictors.scoring.training import DecodedTurns
 from tracekit.replay import build_batches, inputs_of, simulate
-from tracekit.replay.budgets import checked_bytes, checked_size
+from tracekit.replay.budgets import budgets_in_bytes
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
 
@@ -59,14 +59,11 @@ def hit_rate_gains(
     TraceError
         No decoded token, or a policy's predictor lacks a column.
     """
-    fractions = [checked_size("cache_fraction", f, 1) for f in listed(cache_fraction)]
     turns = DecodedTurns.of(trace)
     units = Units.of(turns.turn, turns.tokens)
     batches = build_batches(trace)
-    sizes = listed(cache_bytes)
-    if cache_bytes is None:
-        sizes = [round(fraction * batches.bank_bytes) for fraction in fractions]
-    budgets = np.array([checked_bytes(size) for size in sizes], np.int64)
+    fractions = cache_fraction if cache_bytes is None else None
+    budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
     decode = batches.phase == DECODE
     unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
 

@@ -50,10 +50,10 @@ def budgets_in_bytes(
         A size is negative, not finite or not a number.
     """
     sizes = [
-        checked_size("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _listed(cache_mib)
+        _checked_size("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _listed(cache_mib)
     ]
     for fraction in _listed(cache_fraction):
-        sizes.append(checked_size("cache_fraction", fraction, 1) * batches.bank_bytes)
+        sizes.append(_checked_size("cache_fraction", fraction, 1) * batches.bank_bytes)
     sizes += [checked_bytes(size) for size in _listed(cache_bytes)]
     if cache_mib is None and cache_fraction is None and cache_bytes is None:
         default = [fraction * batches.bank_bytes for fraction in DEFAULT_FRACTIONS]
@@ -73,14 +73,14 @@ def checked_bytes(size: int) -> int:
     """
     if not isinstance(size, Integral):
         raise UsageError(f"cache_bytes takes whole numbers of bytes, not {size!r}.")
-    return int(checked_size("cache_bytes", size, _MOST_BYTES))
+    return int(_checked_size("cache_bytes", size, _MOST_BYTES))
 
 
 def _listed(sizes: Sizes) -> list[float]:
     return [] if sizes is None else listed(sizes)
 
 
-def checked_size(name: str, size: float, most: float) -> float:
+def _checked_size(name: str, size: float, most: float) -> float:
     """Return `size`, which argument `name` was given, as it is.
 
     Raises
