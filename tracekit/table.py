@@ -39,6 +39,11 @@ def counted(n: int, one: str, more: str | None = None) -> str:
     return f"{n} {one if n == 1 else more or one + 's'}"
 
 
+def settings(params: Mapping[str, Any]) -> str:
+    """Write parameters and their values: ``predictor=oracle horizon=1``."""
+    return " ".join(f"{name}={value}" for name, value in params.items())
+
+
 def percent(rate: float | None) -> str:
     """Write a fraction in percent, ``-`` for null; only a whole is written 100.00."""
     if value_is_null(rate):

@@ -1,11 +1,11 @@
 """How much better a policy hits than another, with an interval."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.runs import params_text
 from tracekit.arguments import names
 from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.predictors.scoring.bootstrap import Bootstrap
@@ -13,6 +13,7 @@ from tracekit.predictors.scoring.tally import Units
 from tracekit.predictors.scoring.training import DecodedTurns
 from tracekit.replay import build_batches, inputs_of, simulate
 from tracekit.replay.budgets import budgets_in_bytes
+from tracekit.table import settings
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
 
@@ -98,7 +99,7 @@ def hit_rate_gains(
             rows.append(
                 {
                     "policy": policy.name,
-                    "params": params_text(policy),
+                    "params": settings(asdict(policy.params)),
                     "baseline": reference.name,
                     "cache_bytes": cell.budget_bytes,
                     "cache_fraction": cell.budget_bytes / batches.bank_bytes,

@@ -10,6 +10,7 @@ from tracekit.analysis.budget import budget_of
 from tracekit.arguments import names
 from tracekit.policies import Batches, Cell, Limit, Policy, load_policy
 from tracekit.replay import build_batches, inputs_of, simulate
+from tracekit.table import settings
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, HIT, MISS, PREFETCHED
 
@@ -63,7 +64,7 @@ def residency_timeline(
     return pd.DataFrame(
         {
             "policy": loaded.name,
-            "params": params_text(loaded),
+            "params": settings(asdict(loaded.params)),
             "cache_bytes": budget,
             "token": _count_tokens(batches.pass_id[decode]),
             "turn": batches.turn[decode],
@@ -121,11 +122,6 @@ def read_bytes_by_token(
 def read_by_default(trace: Trace) -> list[str]:
     """Return the policies of `read_bytes_by_token` that nobody has named."""
     return ["lru", "belady"] + ([RECORDED] if trace.has("residency") else [])
-
-
-def params_text(policy: Policy) -> str:
-    """Write the parameters of `policy` as the frame of a replay has them."""
-    return " ".join(f"{name}={value}" for name, value in asdict(policy.params).items())
 
 
 def _replayed(trace: Trace, policy: Policy, budget: int) -> tuple[Batches, Cell]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.cli.console import Console
+from tracekit.table import settings
 from tracekit.trace.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "parquet")
@@ -167,7 +168,7 @@ def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in record.items():
         name = f"{prefix}{key}"
         if key == "params":
-            result[name] = " ".join(f"{field}={value}" for field, value in value.items())
+            result[name] = settings(value)
         elif isinstance(value, Mapping):
             result |= flat(value, f"{name}_")
         elif key == "ci95":

@@ -6,7 +6,7 @@ from typing import Any
 from tracekit.cli.console import Console
 from tracekit.cli.options import ForceOption, FormatOption, OutputOption, QuietOption
 from tracekit.cli.output import Output, flat
-from tracekit.table import Column, render
+from tracekit.table import NONE, Column, render, settings
 
 FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "stochastic")
 
@@ -53,11 +53,7 @@ def _described(cls: type, flags: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _table(of_policies: list[dict[str, Any]], of_predictors: list[dict[str, Any]]) -> str:
-    parameters = Column(
-        "parameters",
-        lambda e: " ".join(f"{name}={value}" for name, value in e["params"].items()) or "-",
-        left=True,
-    )
+    parameters = Column("parameters", lambda e: settings(e["params"]) or NONE, left=True)
     summary = Column("what it does", lambda e: e["summary"], left=True)
     kind = Column(
         "kind",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.replay.table import replay_text
-from tracekit.table import counted
+from tracekit.table import counted, settings
 from tracekit.trace import Trace
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class ReplayResult:
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
     flat = dict(record)
-    flat["params"] = " ".join(f"{name}={value}" for name, value in record["params"].items())
+    flat["params"] = settings(record["params"])
     for name, value in flat.pop("validation", {}).items():
         flat[f"validation_{name}"] = value
     return flat

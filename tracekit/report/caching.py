@@ -13,6 +13,7 @@ from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
 from tracekit.replay import build_batches, inputs_of, replay, simulate
 from tracekit.report.matrix import View, dropped_slots, recorded_view, replayed_view
 from tracekit.report.words import NONE, known, mib, percent
+from tracekit.table import settings
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -149,8 +150,8 @@ def named(record: Mapping[str, Any]) -> str:
 
 
 def _settings(record: Mapping[str, Any]) -> str:
-    settings = " ".join(f"{name}={value}" for name, value in record["params"].items())
-    return settings and f"({settings})"
+    text = settings(record["params"])
+    return text and f"({text})"
 
 
 def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
