@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from tracekit.table import settings
 from tracekit.trace.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "parquet")
-_TRACE_FILE = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet")
 
 
 def check_free(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> None:
@@ -48,8 +46,10 @@ def check_free(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> N
 
 def _holds(source: Path, path: Path) -> bool:
     """Say whether `path` is the file `source`, or a file of the trace in the directory `source`."""
+    from tracekit.trace.folder import TRACE_FILES
+
     own = path.resolve()
-    in_trace = own.parent.samefile(source) and _TRACE_FILE.fullmatch(own.name)
+    in_trace = own.parent.samefile(source) and TRACE_FILES.fullmatch(own.name)
     return path.samefile(source) or bool(in_trace)
 
 

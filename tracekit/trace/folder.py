@@ -15,7 +15,7 @@ from tracekit.trace.errors import TracekitError, UsageError
 from tracekit.trace.schema import FACTS_FILE
 
 LONGEST_WAIT_S = 5.0
-_TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
+TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
 
 
 def check_target(path: Path, force: bool) -> None:
@@ -46,7 +46,7 @@ def check_target(path: Path, force: bool) -> None:
         raise UsageError(
             f"{path} is a directory but no trace; it is not overwritten: use another name."
         )
-    other = [name for name in names if not _TRACE_FILES.fullmatch(name)]
+    other = [name for name in names if not TRACE_FILES.fullmatch(name)]
     if other:
         raise UsageError(
             f"{path} holds {other[0]}, which belongs to no trace; move it away, or use another name."
