@@ -32,7 +32,7 @@ def test_the_default_table_compares_lru_with_the_best(small):
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(
         f"{small}: small, 2 MoE layers × 8 experts, 2 used per token and layer\n"
-        "expert bank 20.0 MiB, token cycle 5.0 MiB, 5 decoded tokens\n"
+        "expert bank 20.00 MiB, token cycle 5.00 MiB, 5 decoded tokens\n"
         "expert lookups: 20 decode, 27 cumulative\n"
     )
     rows = [line.split() for line in done.out.splitlines()]
@@ -225,7 +225,7 @@ def test_how_long_flash_is_busy(small):
     assert busy == pytest.approx(read / 500 * 1000, rel=0.01)
     assert "at 500 MiB a second" in timed.out
     refused = run("replay", small, "--flash-mib-s", "0")
-    assert (refused.code, refused.err) == (2, "Error: --flash-mib-s takes a rate above 0, not 0.\n")
+    assert (refused.code, refused.err) == (2, "Error: flash_mib_s takes a rate above 0, not 0.0.\n")
 
 
 def test_a_predictors_parameter_is_its_own(small):

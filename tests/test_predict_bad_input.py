@@ -39,7 +39,7 @@ from tracekit.trace import Trace, TraceError, UsageError
             "embedding-gate",
             "embedding",
             "embedding-gate needs the column 'embedding' of steps.parquet, which toy.trace does "
-            "not have: `tracekit record` writes it.",
+            "not have: record without --no-gate-inputs.",
         ),
         (
             "ctrl",
@@ -225,3 +225,10 @@ def test_numbers_may_be_of_numpy_and_one_stands_for_a_list():
     one = predict(trace, "stale-gate,prev-token", np.int64(2), named=np.int64(4), seed=np.int64(1))
     several = predict(trace, ["stale-gate", "prev-token"], np.array([2]), named=[4], seed=1)
     assert json.loads(json.dumps(one.to_json())) == several.to_json()
+
+
+def test_what_a_trace_cannot_feed_is_left_out_beside_what_it_can():
+    trace = trace_of(toy(), drop=("gate_input",))
+    result = predict(trace, ["stale-gate", "prev-token"])
+    assert [r["predictor"] for r in result.records] == ["prev-token"]
+    assert any(note.startswith("Left out: stale-gate needs the column") for note in result.notes)

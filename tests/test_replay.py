@@ -15,7 +15,7 @@ import tracekit
 from tracekit.policies import LRU, POLICIES, PlainPolicy
 from tracekit.replay import build_batches, replay
 from tracekit.replay.threads import on_threads
-from tracekit.trace import UsageError
+from tracekit.trace import UsageError, synthesize
 from tracekit.trace.errors import MissingDataError
 
 MIB = 2**20
@@ -250,6 +250,7 @@ def test_the_json_is_plain_and_complete():
         "seed": 3,
         "per_layer": True,
         "validate": False,
+        "flash_mib_s": None,
     }
     assert data["provenance"]["trace_digest"] == TRACE.digest
     assert data["provenance"]["tracekit"] == tracekit.__version__
@@ -304,6 +305,36 @@ def test_validation_needs_the_size_of_the_engines_cache():
     trace = RUN.trace(residency=np.zeros((9, 2), np.uint8))
     with pytest.raises(UsageError, match="does not say how large its engine's cache was"):
         replay(trace, "lru", validate=True)
+
+
+def test_another_cache_than_the_engines_is_said_to_differ():
+    trace = RUN.trace(6 * MIB, residency=np.zeros((9, 2), np.uint8))
+    said = "The recording had a cache of 6 MiB; of another policy or size lookups differ."
+    assert said not in replay(trace, "lru", validate=True).notes
+    assert said in replay(trace, "lru", cache_mib=5, validate=True).notes
+    assert said in replay(trace, ["lru", "lfu"], validate=True).notes
+
+
+def test_how_long_flash_is_busy():
+    plain, timed = (
+        replay(TRACE, "lru", cache_mib=6),
+        replay(TRACE, "lru", cache_mib=6, flash_mib_s=500),
+    )
+    (record,) = timed.records
+    busy_ms = record.pop("flash_ms_per_token_decode")
+    assert record == plain.records[0]
+    assert busy_ms == record["read_bytes_decode"] / MIB / 3 / 500 * 1000
+    assert timed.config["flash_mib_s"] == 500
+    with pytest.raises(UsageError, match="a rate above 0, not nan"):
+        replay(TRACE, "lru", flash_mib_s=math.nan)
+
+
+def test_a_learned_guess_of_half_the_tokens_is_said():
+    trace = synthesize(n_layer=4, n_tokens=40)
+    params = {"retention.predictor": ["layer-lag", "layer-lag@lag=2", "prev-token"]}
+    result = replay(trace, "retention", cache_fraction=0.5, params=params)
+    (said,) = [note for note in result.notes if "acts on" in note]
+    assert said.startswith("retention acts on layer-lag for 50 % of the decoded tokens only")
 
 
 def test_what_a_trace_cannot_run_is_left_out():

@@ -39,7 +39,7 @@ BOUND = {
 
 WHOLE = """\
 small.csv: small, 2 MoE layers × 8 experts, 2 used per token and layer
-expert bank 20.0 MiB, token cycle 5.0 MiB, 5 decoded tokens
+expert bank 20.00 MiB, token cycle 5.00 MiB, 5 decoded tokens
 expert lookups: 800 decode, 1000 cumulative
 
                                                                              decode                decode  cumulative
@@ -57,7 +57,7 @@ decode: generated tokens only; cumulative: prompts (prefill) and generated token
 ^ cache smaller than one token cycle
 * more was resident than the budget
 ≤ ≥ bound: proven limits of every policy that keeps to its budget and reads only what is asked for
-- below bound: the bound does not hold for what keeps more than its budget, reads ahead or skips experts
+- above LRU, below bound: what keeps more than its budget or leaves experts out does not compare; the bound does not hold for what reads ahead either
 belady: knows the future, so no engine can run it
 A note.
 """

@@ -1,7 +1,6 @@
 """``tracekit replay``: a trace through cache policies and predictors."""
 
 import difflib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +20,7 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output, flat_records
-from tracekit.trace.errors import UsageError
+from tracekit.trace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
     from tracekit.predictors import PredictResult
@@ -103,8 +102,6 @@ def replay(
     """
     console = Console(quiet, verbose)
     destination = Output(output, format, force, inputs=[trace])
-    if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
-        raise UsageError(f"--flash-mib-s takes a rate above 0, not {flash_mib_s:g}.")
     sizes = {
         "cache_mib": options.cache_mib(cache_mib) if cache_mib else None,
         "cache_fraction": options.cache_fraction(cache_fraction) if cache_fraction else None,
@@ -139,22 +136,28 @@ def replay(
                 jobs=jobs,
                 per_layer=per_layer,
                 validate=validate,
+                flash_mib_s=flash_mib_s,
                 progress=progress,
             )
     if predictors:
         from tracekit.predictors import predict
 
-        with console.progress("predict") as progress:
-            scored = predict(
-                opened,
-                predictors,
-                params={key: ",".join(values) for key, values in of_predictors.items()},
-                seed=seed,
-                jobs=jobs,
-                progress=progress,
-            )
+        try:
+            with console.progress("predict") as progress:
+                scored = predict(
+                    opened,
+                    predictors,
+                    params={key: ",".join(values) for key, values in of_predictors.items()},
+                    seed=seed,
+                    jobs=jobs,
+                    progress=progress,
+                )
+        except MissingDataError as error:
+            if replayed is None:
+                raise
+            replayed.notes.append(f"Left out: {error}")
     console.detail(f"seed {seed}; took {time.perf_counter() - start:.2f} s")
-    _write(destination, console, replayed, scored, per_layer, flash_mib_s)
+    _write(destination, console, replayed, scored, per_layer)
 
 
 def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -221,14 +224,13 @@ def _write(
     replayed: "ReplayResult | None",
     scored: "PredictResult | None",
     per_layer: bool,
-    flash_mib_s: float | None,
 ) -> None:
     results = [result for result in (replayed, scored) if result is not None]
     if destination.format in ("csv", "parquet"):
         for note in _notes(results):
             console.note(note)
     destination.write(
-        table=lambda: "\n\n".join(_text(replayed, scored, flash_mib_s)),
+        table=lambda: "\n\n".join(_text(replayed, scored)),
         document=lambda: _document(results),
         records=lambda: _records(replayed, scored, per_layer),
         console=console,
@@ -241,11 +243,9 @@ def _notes(results: "Sequence[ReplayResult | PredictResult]") -> list[str]:
     return list(dict.fromkeys(n for result in results for n in result.notes if n not in said))
 
 
-def _text(
-    replayed: "ReplayResult | None", scored: "PredictResult | None", flash_mib_s: float | None
-) -> Iterator[str]:
+def _text(replayed: "ReplayResult | None", scored: "PredictResult | None") -> Iterator[str]:
     if replayed is not None:
-        yield replayed.to_text(flash_mib_s)
+        yield replayed.to_text()
     if scored is not None:
         yield scored.to_text()
 

@@ -97,15 +97,9 @@ class ReplayResult:
             f"<ReplayResult of {self.trace.name}: {rows} of {', '.join(self.config['policies'])}>"
         )
 
-    def to_text(self, flash_mib_s: float | None = None) -> str:
-        """Return the table that the command line prints, with what its marks mean.
-
-        Parameters
-        ----------
-        flash_mib_s : float, optional
-            Reading rate of flash in MiB a second: how long it is busy a token is then said too.
-        """
-        return replay_text(self, flash_mib_s)
+    def to_text(self) -> str:
+        """Return the table that the command line prints, with what its marks mean."""
+        return replay_text(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object ``tracekit.replay/1``."""

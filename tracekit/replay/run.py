@@ -1,7 +1,8 @@
 """`replay`: policies × budgets over one trace."""
 
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from tracekit.arguments import whole
 from tracekit.policies import Batches, Bound, Policy, load_policies
 from tracekit.replay.batches import build_batches
-from tracekit.replay.budgets import Sizes, budgets_in_bytes
+from tracekit.replay.budgets import MIB, Sizes, budgets_in_bytes
 from tracekit.replay.notes import notes
 from tracekit.replay.records import GAPS, Outcome, outcome
 from tracekit.replay.result import ReplayResult
@@ -19,11 +20,14 @@ from tracekit.replay.trust import simulate
 from tracekit.replay.validate import recorded_residency
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
+from tracekit.trace.schema import DECODE
 
 DEFAULT_POLICIES = ("lru", "belady", "bound")
 # Cells in flight hold 12 bytes a batch each; budgets in one task share a pass where a policy can.
 _CELLS_IN_FLIGHT = 8
 _MOST_BUDGETS_A_TASK = 4
+# Below this share of tokens with a guess a reader must know; prev-token has none for a turn's first.
+_LEAST_GUESSED = 0.75
 
 
 def replay(
@@ -38,6 +42,7 @@ def replay(
     jobs: int | None = None,
     per_layer: bool = False,
     validate: bool = False,
+    flash_mib_s: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -68,6 +73,9 @@ def replay(
     validate : bool
         Compare every decode lookup with the residency that the engine recorded, at the budget it
         had.
+    flash_mib_s : float, optional
+        Reading rate of flash in MiB a second: records then say how many milliseconds it is busy
+        for a decoded token, ``flash_ms_per_token_decode``.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -87,6 +95,8 @@ def replay(
     """
     seed = whole("seed", seed, 0)
     jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
+    if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
+        raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     chosen = load_policies(policies, params, seed)
     batches = build_batches(trace, weights=any(policy.lossy for policy in chosen))
     recorded = recorded_residency(trace, batches) if validate else None
@@ -97,7 +107,9 @@ def replay(
             "lookups differ; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
-    chosen, left_out = _able(chosen, trace, batches, seed)
+    chosen, said = _able(chosen, trace, batches, seed)
+    if validate:
+        said += _other_than_recorded(trace, [policy.name for policy, _ in chosen], budgets)
     # The distance to the bound is part of every result, so the bound is always replayed.
     asked_for_bound = any(isinstance(policy, Bound) for policy, _ in chosen)
     replayed = chosen if asked_for_bound else [*chosen, (Bound(), batches)]
@@ -118,6 +130,10 @@ def replay(
     for (policy, _), of_policy in zip(chosen, outcomes, strict=False):
         for figures, limit in zip(of_policy, outcomes[bound], strict=True):
             _note_gap(policy, figures, limit.record)
+            if flash_mib_s is not None:
+                figures.record["flash_ms_per_token_decode"] = _busy_ms(
+                    figures.record["read_bytes_decode"], trace.n_decoded, flash_mib_s
+                )
             results.append(figures)
     config = {
         "policies": list(dict.fromkeys(policy.name for policy, _ in chosen)),
@@ -127,11 +143,12 @@ def replay(
         "seed": seed,
         "per_layer": per_layer,
         "validate": validate,
+        "flash_mib_s": flash_mib_s,
     }
     return ReplayResult(
         records=[r.record | ({"layers": r.layers} if per_layer else {}) for r in results],
         config=config,
-        notes=[*trace.warnings, *left_out, *notes(batches, results)],
+        notes=[*trace.warnings, *said, *notes(batches, results)],
         trace=trace,
     )
 
@@ -165,24 +182,60 @@ def _on_threads(
 def _able(
     policies: Sequence[Policy], trace: Trace, batches: Batches, seed: int
 ) -> tuple[list[tuple[Policy, Batches]], list[str]]:
-    """Return the policies that can run, with their inputs, and why others are left out.
+    """Return the policies that can run, with their inputs, and what to say of them and the others.
 
     Raises
     ------
     MissingDataError
         None can.
     """
-    able, left_out, failed = [], [], None
+    able, said, failed = [], [], None
     shared: dict[tuple[str, int], Batches] = {}
     for policy in policies:
         try:
-            able.append((policy, inputs_of(policy, trace, batches, seed, shared)))
+            given = inputs_of(policy, trace, batches, seed, shared)
         except MissingDataError as error:
             failed = failed or error
-            left_out.append(f"Left out: {policy.name}, because {error}")
+            said.append(f"Left out: {policy.name}, because {error}")
+            continue
+        able.append((policy, given))
+        if given.guesses is not None and (share := _guessed(given)) < _LEAST_GUESSED:
+            said.append(
+                f"{policy.name} acts on {policy.params.predictor} for {100 * share:.0f} % of the "
+                "decoded tokens only: of a single turn a learned predictor takes the first half to "
+                "learn from."
+            )
     if not able and failed:
         raise failed
-    return able, list(dict.fromkeys(left_out))
+    return able, list(dict.fromkeys(said))
+
+
+def _guessed(batches: Batches) -> float:
+    """Return for which share of the decoded tokens there is a guess at some layer."""
+    keys = batches.guesses.keys[batches.phase == DECODE]
+    of_tokens = (keys >= 0).reshape(-1, len(batches.expert_bytes) * keys.shape[1])
+    return float(of_tokens.any(axis=1).mean()) if len(of_tokens) else 1.0
+
+
+def _other_than_recorded(
+    trace: Trace, policies: Sequence[str], budgets: np.ndarray
+) -> Iterator[str]:
+    """Say that lookups must differ where another cache is replayed than the recording had."""
+    engine = trace.facts.engine
+    if engine is None or engine.cache_bytes is None:
+        return
+    had = engine.cache_policy or policies[0]
+    if any(name != had for name in policies) or any(b != engine.cache_bytes for b in budgets):
+        yield (
+            f"The recording had {engine.cache_policy or 'a cache'} of "
+            f"{engine.cache_bytes / MIB:.12g} MiB; of another policy or size lookups differ."
+        )
+
+
+def _busy_ms(read_bytes: int | None, n_tokens: int, flash_mib_s: float) -> float | None:
+    if read_bytes is None or not n_tokens:
+        return None
+    return 1e3 * read_bytes / n_tokens / MIB / flash_mib_s
 
 
 def _note_gap(policy: Policy, figures: Outcome, limit: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracekit.table import MIB, NONE, Column, counted, mib, percent, printable, render, size
+from tracekit.table import MIB, NONE, Column, counted, mib, percent, printable, render
 
 if TYPE_CHECKING:
     from tracekit.replay import ReplayResult
@@ -14,6 +14,7 @@ OVER_BUDGET = "*"
 # What every record has; the rest are a policy's own counters.
 _COMMON = frozenset(
     (
+        "flash_ms_per_token_decode",
         *("policy", "params", "cache_bytes", "cache_mib", "under_token_cycle", "lookups", "hits"),
         *("hit_rate_cumulative", "lookups_decode", "hits_decode", "hit_rate_decode"),
         *("read_bytes", "read_bytes_decode", "peak_resident_bytes", "peak_resident_bytes_decode"),
@@ -27,22 +28,15 @@ _FRACTIONS = ("rate", "share", "lost")
 Record = Mapping[str, Any]
 
 
-def replay_text(result: "ReplayResult", flash_mib_s: float | None = None) -> str:
-    """Return the whole text: what was replayed, the table, what its marks mean, the notes.
-
-    Parameters
-    ----------
-    result : ReplayResult
-    flash_mib_s : float, optional
-        Reading rate of flash, in MiB a second, for a column of the time it is busy.
-    """
+def replay_text(result: "ReplayResult") -> str:
+    """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
     # Sorting is stable: at each size, policies stand as asked for.
     records = _labelled(sorted(result.records, key=lambda r: r["cache_bytes"]))
-    parts = [_head(result), _figures(result, records, flash_mib_s), *_counters(records)]
+    parts = [_head(result), _figures(result, records), *_counters(records)]
     if result.config["per_layer"]:
         parts += _layers(records)
     notes = [note for note in result.notes if note not in result.trace.warnings]
-    parts.append("\n".join([*_legend(records, flash_mib_s), *notes]))
+    parts.append("\n".join([*_legend(records, result.config.get("flash_mib_s")), *notes]))
     return "\n\n".join(parts)
 
 
@@ -54,8 +48,8 @@ def _head(result: "ReplayResult") -> str:
             f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
             f"× {trace.n_expert} experts, {trace.top_k} used per token and layer"
         ),
-        f"expert bank {size(trace.bank_bytes)}, "
-        f"token cycle {size(trace.token_cycle_bytes)}, "
+        f"expert bank {mib(trace.bank_bytes)} MiB, "
+        f"token cycle {mib(trace.token_cycle_bytes)} MiB, "
         f"{counted(trace.n_decoded, 'decoded token')}",
     ]
     if not _lookups_differ(result.records):
@@ -125,17 +119,11 @@ def _peak(record: Record, phase: str) -> str:
     return mib(record[f"peak_resident_bytes{phase}"]) + mark
 
 
-def _figures(result: "ReplayResult", records: Sequence[Record], flash_mib_s: float | None) -> str:
+def _figures(result: "ReplayResult", records: Sequence[Record]) -> str:
     tokens, bank = result.trace.n_decoded, result.trace.bank_bytes
 
     def per_token(record: Record) -> str:
         return _at_least(record, mib(record["read_bytes_decode"] / tokens if tokens else None))
-
-    def busy(record: Record) -> str:
-        if not tokens:
-            return NONE
-        seconds = record["read_bytes_decode"] / tokens / MIB / flash_mib_s
-        return _at_least(record, f"{1e3 * seconds:.3g}")
 
     columns = [
         Column("policy", _label, left=True),
@@ -146,7 +134,7 @@ def _figures(result: "ReplayResult", records: Sequence[Record], flash_mib_s: flo
         Column("cumulative\nhit rate\n%", lambda r: _at_most(r, percent(r["hit_rate_cumulative"]))),
         Column("cumulative\nbelow bound\npoints", lambda r: percent(r["gap_to_bound"])),
         Column("decode\nread per\ntoken\nMiB", per_token),
-        *([Column("decode\nflash per\ntoken\nms", busy)] if flash_mib_s else []),
+        *([Column("decode\nflash per\ntoken\nms", _busy)] if _timed(records) else []),
         Column("cumulative\nread\nMiB", lambda r: _at_least(r, mib(r["read_bytes"]))),
         Column("decode\npeak\nresident\nMiB ", lambda r: _peak(r, "_decode")),
         Column("cumulative\npeak\nresident\nMiB ", lambda r: _peak(r, "")),
@@ -162,6 +150,15 @@ def _figures(result: "ReplayResult", records: Sequence[Record], flash_mib_s: flo
     return render(columns, records, (lambda r: r["cache_bytes"]) if several else None)
 
 
+def _timed(records: Sequence[Record]) -> bool:
+    return any("flash_ms_per_token_decode" in r for r in records)
+
+
+def _busy(record: Record) -> str:
+    busy_ms = record["flash_ms_per_token_decode"]
+    return NONE if busy_ms is None else _at_least(record, f"{busy_ms:.3g}")
+
+
 def _above_lru(records: Sequence[Record]) -> list[Column]:
     """Return a column of decode hit rates less those of LRU, if it was replayed beside others."""
     of_lru = {r["cache_bytes"]: r["hit_rate_decode"] for r in records if r["policy"] == "lru"}
@@ -170,7 +167,10 @@ def _above_lru(records: Sequence[Record]) -> list[Column]:
 
     def points(record: Record) -> str:
         rate, base = record["hit_rate_decode"], of_lru.get(record["cache_bytes"])
-        if record["policy"] == "lru" or rate is None or base is None:
+        comparable = (
+            _is_bound(record) or record["gap_to_bound"] is not None or "speculative_reads" in record
+        )
+        if record["policy"] == "lru" or not comparable or rate is None or base is None:
             return NONE
         return _at_most(record, f"{100 * (rate - base):+.2f}".replace("+0.00", "0.00"))
 
@@ -264,13 +264,21 @@ def _legend(records: Sequence[Record], flash_mib_s: float | None) -> list[str]:
         )
     if any(r["gap_to_bound"] is None and r["lookups"] and not _is_bound(r) for r in records):
         lines.append(
-            "- below bound: the bound does not hold for what keeps more than its budget, "
-            "reads ahead or skips experts"
+            "- above LRU, below bound: what keeps more than its budget or leaves experts out does "
+            "not compare; the bound does not hold for what reads ahead either"
         )
     if any("speculative_reads" in r for r in records):
         lines.append(
             "reading ahead: every such read is taken to arrive in time; useful: hit before it was "
-            "evicted; skipped: no room; demand decode: what decoded tokens still wait for"
+            "evicted; skipped: no room; evicted by speculation: residents that made room; demand "
+            "decode: what decoded tokens still wait for"
+        )
+    if any("promoted" in r for r in records):
+        lines.append("promoted: residents that were predicted, made as recent as if just used")
+    if any("mass_lost" in r for r in records):
+        lines.append(
+            "leaving experts out changes what the model computes; mass lost: their share of the "
+            "router weight; saved: of the decode bytes that plain LRU reads; they are no lookups"
         )
     ahead = [
         name

@@ -35,6 +35,7 @@ DEFAULT = (
 
 _HOW = {
     "gate_input": "record without --no-gate-inputs",
+    "embedding": "record without --no-gate-inputs",
     "logits": "record without --no-logits",
 }
 _FILE = {"token": "steps", "embedding": "steps", "router_matrix": "layers", "norm_weight": "layers"}
@@ -99,13 +100,13 @@ def _chosen(
         reason = check_usable(trace, routers, cls)
         if reason is None:
             classes.append(cls)
-        elif names is not None:
-            raise MissingDataError(reason)
         elif column := missing_column(trace, routers, cls):
             lacking.setdefault(column, []).append(name)
         else:
             reasons.append(reason)
     reasons += [_lacks(trace, without, column) for column, without in lacking.items()]
+    if not classes and reasons:
+        raise MissingDataError(" ".join(reasons))
     return classes, [f"Left out: {reason}" for reason in reasons]
 
 
