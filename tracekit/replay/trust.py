@@ -38,16 +38,22 @@ def _fault(batches: Batches, budgets: np.ndarray, cells: Any) -> str | None:
             return f"{_described(cell)} where a Cell is due"
         if cell.budget_bytes != budget:
             return f"a cell of {cell.budget_bytes} bytes where one of {budget} is due"
-        for name in ("hits", "resident_bytes", "lookups", "read_bytes", "prefetched"):
-            values = getattr(cell, name)
-            if values is not None and np.shape(values) != (len(batches),):
-                return (
-                    f"{name} of shape {np.shape(values)} where one figure for each of "
-                    f"{len(batches)} batches is due"
-                )
-        fault = _impossible(batches, cell)
+        fault = _misshapen(batches, cell) or _impossible(batches, cell)
         if fault:
             return fault
+    return None
+
+
+def _misshapen(batches: Batches, cell: Cell) -> str | None:
+    for name in ("hits", "resident_bytes", "lookups", "read_bytes", "prefetched", "hit"):
+        values = getattr(cell, name)
+        if values is None and name not in ("hits", "resident_bytes"):
+            continue
+        if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
+            return f"{name} that are no array of numbers"
+        n, of = (len(batches.keys), "lookups") if name == "hit" else (len(batches), "batches")
+        if values.shape != (n,):
+            return f"{name} of shape {values.shape} where one for each of {n} {of} is due"
     return None
 
 
@@ -61,7 +67,7 @@ def _impossible(batches: Batches, cell: Cell) -> str | None:
     ):
         if values is None:
             continue
-        bad = values < 0 if most is None else (values < 0) | (values > most)
+        bad = ~(values >= 0) if most is None else ~((values >= 0) & (values <= most))  # or NaN
         if bad.any():
             b = int(bad.argmax())
             of = "" if most is None else f" of {most[b]} lookups"
