@@ -163,11 +163,11 @@ def record(
     loaded = Model(file, options.n_expert_used)
     try:
         token_lists = [turn.tokens(loaded, generation.chat) for turn in turns]
-        n_ctx = _context_length(token_lists, generation, loaded)
+        options = replace(options, n_ctx=_context_length(token_lists, generation, loaded))
     except BaseException:
         loaded.close()
         raise
-    with Session(loaded, replace(options, n_ctx=n_ctx)) as session:
+    with Session(loaded, options) as session:
         if on_start is not None:
             on_start(session)
         facts = _facts(session, turns, generation, command)

@@ -246,6 +246,18 @@ def test_numbers_that_cannot_be() -> None:
             make()
 
 
+@pytest.mark.parametrize("n_ctx", [2, 1 << 40])
+def test_a_context_that_cannot_be_frees_the_model(
+    n_ctx: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llama, freed = binding.load(), []
+    free = llama.llama_model_free
+    monkeypatch.setattr(llama, "llama_model_free", lambda p: (freed.append(p), free(p)))
+    with pytest.raises(UsageError, match=r"give a larger --ctx|give 1 to"):
+        record(model, "abc", tmp_path / "run.trace", generation=Generation(n_ctx=n_ctx))
+    assert len(freed) == 1
+
+
 def test_a_session_is_closed_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llama, freed = binding.load(), []
     for name in ("llama_free", "llama_model_free", "llama_batch_free"):
