@@ -132,6 +132,8 @@ def record(
         The trace to write.
     options : Options
         How the model is loaded and evaluated; its ``n_ctx`` is replaced by the generation's.
+    generation : Generation
+        What is generated in each turn.
     force : bool
         Overwrite a trace that exists.
     command : sequence of str

@@ -89,6 +89,8 @@ class Output:
         One of `FORMATS`; None goes by the ending of `path`, else a table.
     force : bool
         Overwrite `path`.
+    formats : sequence of str
+        Those of `FORMATS` that the result has.
     inputs : iterable of Path or None
         What the result is made from: never overwritten.
 

@@ -59,7 +59,7 @@ class Tally:
 
     Parameters
     ----------
-    n_layers, top_k, n_expert : int
+    n_layers, top_k : int
     named : sequence of int
         Numbers of experts named, ascending, k among them.
     n_units : int
