@@ -12,9 +12,9 @@ from tracekit.predictors import PREDICTORS
 INFO = """\
 trace     {path} (imported, complete)
 model     small (small), 2 layers, 2 of them MoE: 8 experts, 2 used per token
-experts   1.0 MiB to 1.5 MiB each, bank 20.0 MiB, token cycle 5.0 MiB (what one token touches over \
+experts   1.0 MiB to 1.5 MiB each, bank 20.00 MiB, token cycle 5.00 MiB (what one token touches over \
 all layers)
-engine    BigMoeOnEdge; cache budget not recorded
+engine    BigMoeOnEdge; cache size unknown; `tracekit import --cache-mib` takes it
 tokens    3 prefill, 5 decode; 1 turn, 6 passes
 routings  4 prefill, 10 decode
 recorded  hit rate 0.00 % decode (20 lookups), 0.00 % cumulative (27 lookups)
@@ -55,8 +55,9 @@ def test_import_makes_a_trace_that_says_the_same(small, tmp_path):
     out = tmp_path / "small.trace"
     done = run("import", small, "-o", out)
     assert (done.code, done.out) == (0, "")
-    wrote, next_command = done.err.splitlines()
+    wrote, unknown, next_command = done.err.splitlines()
     assert wrote.startswith(f"Wrote {out}: 14 routings, ")
+    assert unknown.endswith("does not say how large the engine's cache was; give --cache-mib.")
     assert next_command == f"Next: tracekit replay {out}"
     of_file, of_trace = (
         json.loads(run("replay", path, "--format", "json").out)["results"] for path in (small, out)
@@ -66,7 +67,9 @@ def test_import_makes_a_trace_that_says_the_same(small, tmp_path):
 
 def test_import_takes_the_size_of_the_engines_cache(small, tmp_path):
     out = tmp_path / "x.trace"
-    assert run("import", small, "-o", out, "--cache-mib", "4.5").code == 0
+    imported = run("import", small, "-o", out, "--cache-mib", "4.5")
+    assert imported.err.endswith(f"Next: tracekit replay {out} --validate\n")
+    assert "cache of 4.5 MiB" in run("info", out).out
     done = json.loads(run("replay", out, "--format", "json").out)
     assert done["config"]["cache_bytes"] == [9 << 19]
     refused = run("import", small, "-o", out, "--cache-mib", "-1", "--force")

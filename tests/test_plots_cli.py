@@ -118,7 +118,7 @@ def test_a_name_that_the_font_lacks_is_drawn_without_a_word(tmp_path):
         (
             ("popularity", "TRACE", "-o", "x.png", "--cache-mib", "3"),
             2,
-            "popularity does not depend on --cache-mib; leave it out.",
+            "plot popularity takes no --cache-mib; leave it out.",
         ),
         (
             (

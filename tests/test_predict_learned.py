@@ -262,9 +262,10 @@ def test_a_fit_with_few_rows_is_plain_stale_gate_and_says_so():
     result = predict(trace, ["stale-gate", "stale-gate-fit", "combined"])
     plain, fit, combined = result.records
     assert fit["hits"] == combined["hits"] == plain["hits"]
-    said = [note for note in result.notes if "plain stale-gate where only 30 rows" in note]
+    said = [note for note in result.notes if "plain stale-gate, as only 30 rows" in note]
     assert len(said) == 1
-    assert "plain stale-gate where only 29 rows" in " ".join(result.notes)
+    assert "would take 0.0 KiB" in said[0]
+    assert "plain stale-gate, as only 29 rows" in " ".join(result.notes)
 
 
 def test_a_fit_that_cannot_be_judged_is_not_made():

@@ -45,8 +45,8 @@ def test_text_report(result):
     assert "stale-gate: 405 routings, 1620 slots, 135 unscored, 95 % interval " in text
     assert "prev-token: 528 routings, 2112 slots, 12 unscored" in text
     table = [line.split() for line in text.splitlines()]
-    assert ["layer", "stale", "stale+2", "prev", "ctrl", "routings"] in table
-    at = table.index(["layer", "stale", "stale+2", "prev", "ctrl", "routings"])
+    assert ["layer", "stale", "stale+2", "prev", "ctrl", "tokens"] in table
+    at = table.index(["layer", "stale", "stale+2", "prev", "ctrl", "tokens"])
     rows = table[at + 1 : at + 5]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"]
     assert [row[1] == "-" for row in rows] == [True, False, False, False]
@@ -348,3 +348,18 @@ def test_command_refuses_in_a_sentence(recorded, arguments, code, sentence):
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_an_advice_to_act_names_what_acts():
+    trace = trace_of(toy(), drop=("gate_input",))
+    assert (
+        "prefetch.predictor=static-hot"
+        in predict(trace, ["prev-token", "static-hot"]).sentences()[-1]
+    )
+
+
+def test_parameters_in_a_name_are_given_apart_here():
+    with pytest.raises(
+        UsageError, match=r"given apart here: oracle, and --param oracle\.accuracy=1"
+    ):
+        predict(trace_of(toy()), ["oracle@accuracy=1"])

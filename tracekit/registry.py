@@ -60,6 +60,12 @@ class Registry(Generic[T]):
             return self._load(name)
         if name in self._classes:
             return self._classes[name]
+        plain, _, setting = name.partition("@")
+        if setting and plain in self._classes:
+            raise UsageError(
+                f"The parameters of a {self.kind} are given apart here: {plain}, and "
+                f"--param {plain}.{setting}."
+            )
         near = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._classes)}."
         raise UsageError(f"No {self.kind} is called {name!r}; {hint}")

@@ -59,4 +59,10 @@ def import_(
     write_trace(trace, output, force=force)
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
     console.note(f"Wrote {output}: {trace.n_rows} routings, {size(n_bytes)}.")
-    console.note(f"Next: {shlex.join(['tracekit', 'replay', str(output)])}")
+    validate = []
+    if trace.has("residency"):
+        if trace.budget_bytes is None:
+            console.note(f"{file} does not say how large the engine's cache was; give --cache-mib.")
+        else:
+            validate = ["--validate"]
+    console.note(f"Next: {shlex.join(['tracekit', 'replay', str(output), *validate])}")

@@ -6,14 +6,14 @@ from typing import Any
 from tracekit.cli.console import Console
 from tracekit.cli.options import (
     ForceOption,
-    FormatOption,
     OutputOption,
     QuietOption,
+    TableOrJsonOption,
     TraceArgument,
     VerboseOption,
 )
 from tracekit.cli.output import Output
-from tracekit.table import counted, percent, printable, size
+from tracekit.table import MIB, counted, mib, percent, printable, size
 
 # What a trace may carry beside the routing itself.
 _OPTIONAL = {
@@ -29,7 +29,7 @@ Facts = Mapping[str, Any]
 
 def info(
     trace: TraceArgument,
-    format: FormatOption = None,
+    format: TableOrJsonOption = None,
     output: OutputOption = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
@@ -100,8 +100,8 @@ def _experts(facts: Facts) -> str:
         return "sizes unknown, so a cache cannot be replayed"
     sizes = dict.fromkeys(size(facts[f"expert_bytes_{end}"]) for end in ("min", "max"))
     return (
-        f"{' to '.join(sizes)} each, bank {size(facts['bank_bytes'])}, "
-        f"token cycle {size(facts['token_cycle_bytes'])} (what one token touches over all layers)"
+        f"{' to '.join(sizes)} each, bank {mib(facts['bank_bytes'])} MiB, "
+        f"token cycle {mib(facts['token_cycle_bytes'])} MiB (what one token touches over all layers)"
     )
 
 
@@ -110,11 +110,13 @@ def _engine(facts: Facts) -> str:
     if engine is None:
         return "-"
     parts = [" ".join(filter(None, (engine["name"], engine["version"])))]
-    if facts["budget_bytes"] is None:
-        parts.append("cache budget not recorded")
-    else:
+    if facts["budget_bytes"] is not None:
         policy = engine["cache_policy"] or "expert"
-        parts.append(f"{policy} cache of {size(facts['budget_bytes'])}")
+        parts.append(f"{policy} cache of {facts['budget_bytes'] / MIB:.12g} MiB")
+    elif facts["source"] == "recorded":
+        parts.append("all experts in memory")
+    else:
+        parts.append("cache size unknown; `tracekit import --cache-mib` takes it")
     if engine["io_threads"]:
         direct = ", direct" if engine["direct_io"] else ""
         parts.append(f"{engine['io_threads']} reads at a time{direct}")

@@ -42,6 +42,12 @@ FormatOption = Annotated[
         help="Form of the result; by the ending of -o if not given, else a table.",
     ),
 ]
+TableOrJsonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format", metavar="table|json", help="Form of what is printed; a table by default."
+    ),
+]
 OutputOption = Annotated[
     Path | None,
     typer.Option("-o", "--output", metavar="FILE", help="Write the result here, not to stdout."),

@@ -126,7 +126,7 @@ def plot(
     )
     for name, option in OPTIONS.items():
         if getattr(choices, name) and name not in drawn.reads:
-            raise UsageError(f"{kind} does not depend on {option}; leave it out.")
+            raise UsageError(f"plot {kind} takes no {option}; leave it out.")
     opened = open_any(trace)
     for sentence in opened.warnings:
         console.warn(sentence)

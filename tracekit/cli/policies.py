@@ -71,6 +71,7 @@ def _table(of_policies: list[dict[str, Any]], of_predictors: list[dict[str, Any]
                 of_predictors,
             ),
             "All of them go in `tracekit replay TRACE --policy NAME`; a parameter is set with\n"
-            "--param NAME.PARAMETER=VALUE; your own class is named module:Class.",
+            "--param NAME.PARAMETER=VALUE; your own class is named module:Class. The predictor that\n"
+            "a policy acts on takes its parameters behind it: prefetch.predictor=oracle@accuracy=0.75.",
         ]
     )

@@ -28,18 +28,20 @@ def predict(
         list[str] | None,
         typer.Option(
             "--predictor",
-            metavar="NAME",
+            metavar="NAME[,NAME…]",
             help="Predictors to score, or module:Class of your own; all that the trace allows if "
-            "not given. Repeat or take commas.",
+            "not given.",
         ),
     ] = None,
     horizon: Annotated[
         list[str] | None,
-        typer.Option("--horizon", metavar="N", help="MoE layers ahead. Default: 1."),
+        typer.Option("--horizon", metavar="N[,N…]", help="MoE layers ahead. Default: 1."),
     ] = None,
     named: Annotated[
         list[str] | None,
-        typer.Option("--named", metavar="M", help="Recall when M experts are named, besides k."),
+        typer.Option(
+            "--named", metavar="M[,M…]", help="Recall when M experts are named, besides k."
+        ),
     ] = None,
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="A row for each layer in CSV and Parquet too.")

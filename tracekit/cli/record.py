@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.table import MIB
-from tracekit.trace.errors import UsageError
+from tracekit.trace.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:
     from engine.options import Streaming
@@ -154,18 +155,23 @@ def record(
         )
     printer = _TextPrinter(console) if text else None
     line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
-    recording = record_run(
-        model or datasets.model_path(),
-        turns,
-        output,
-        options=options,
-        generation=generation,
-        force=force,
-        command=["tracekit", *sys.argv[1:]],
-        on_progress=line.show,
-        on_piece=printer.print if printer else None,
-        on_start=lambda session: _say_start(console, session),
-    )
+    try:
+        recording = record_run(
+            model or datasets.model_path(),
+            turns,
+            output,
+            options=options,
+            generation=generation,
+            force=force,
+            command=["tracekit", *sys.argv[1:]],
+            on_progress=line.show,
+            on_piece=printer.print if printer else None,
+            on_start=lambda session: _say_start(console, session),
+        )
+    except KeyboardInterrupt:
+        line.clear()
+        _say_what_is_kept(console, output)
+        raise
     line.clear()
     if printer:
         printer.end()
@@ -234,6 +240,14 @@ def _say_start(console: Console, session: "Session") -> None:
             f"The cache of {store.budget / MIB:,.2f} MiB is smaller than what one token touches, "
             f"{cycle / MIB:,.2f} MiB: most experts are evicted before the next token needs them."
         )
+
+
+def _say_what_is_kept(console: Console, path: Path) -> None:
+    from tracekit.trace.storage import read_facts
+
+    with suppress(TracekitError):
+        if not read_facts(path).complete:
+            console.note(f"What was recorded until then is kept in {path}, marked incomplete.")
 
 
 class _TextPrinter:

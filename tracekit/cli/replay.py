@@ -59,7 +59,8 @@ def replay(
         typer.Option(
             "--param",
             metavar="NAME.FIELD=VALUE[,VALUE…]",
-            help="A parameter of a policy; several values are several variants.",
+            help="A parameter of a policy or predictor; several values of a policy's are several "
+            "variants.",
         ),
     ] = None,
     per_layer: Annotated[
@@ -182,6 +183,8 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
             predictors.append(name)
         elif ":" in name:
             policies.append(name)
+        elif "@" in name:
+            PREDICTORS.find(name)  # which says how parameters are given here
         else:
             known = [cls.name for kind in (POLICIES, PREDICTORS) for cls in kind]
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

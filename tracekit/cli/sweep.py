@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli.console import Console
-from tracekit.cli.options import ForceOption, JobsOption, QuietOption, VerboseOption
+from tracekit.cli.options import (
+    ForceOption,
+    JobsOption,
+    QuietOption,
+    TableOrJsonOption,
+    VerboseOption,
+)
 from tracekit.cli.output import Output, check_free, written_whole
 from tracekit.trace.errors import TracekitError
 
@@ -35,10 +41,7 @@ def sweep(
             "what came out.",
         ),
     ] = False,
-    format: Annotated[
-        str | None,
-        typer.Option(metavar="table|json", help="Form of what is printed; a table by default."),
-    ] = None,
+    format: TableOrJsonOption = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Print into this file, not to stdout."),

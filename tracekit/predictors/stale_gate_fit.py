@@ -92,7 +92,9 @@ class StaleGateFit(LearnedPredictor, StaleGate):
 
     @property
     def size_bytes(self) -> int:
-        """See `LearnedPredictor.size_bytes`: coefficients of 4 bytes."""
+        """See `LearnedPredictor.size_bytes`: coefficients of 4 bytes, none where nothing was fitted."""
+        if not self._tried:
+            return 0
         layers = self.routers.n_layers - self.horizon
         return 4 * layers * (self.n_features + 1) * self.routers.n_expert
 
@@ -102,8 +104,9 @@ class StaleGateFit(LearnedPredictor, StaleGate):
         said = []
         if self._fewest_rows is not None:
             said.append(
-                f"it is plain stale-gate where only {self._fewest_rows} rows were left to fit on: "
-                f"a fit takes {MIN_ROWS}, and a quarter of them in either half of the turns"
+                f"it is plain stale-gate{' where' if self._tried else ', as'} only "
+                f"{self._fewest_rows} rows were left to fit on: a fit takes {MIN_ROWS}, and a "
+                "quarter of them in either half of the turns"
             )
         if self._no_better:
             said.append(

@@ -5,6 +5,7 @@ from typing import Any
 
 from tracekit.predictors.base import PREDICTORS
 from tracekit.predictors.scoring.training import Entry
+from tracekit.table import counted
 
 Record = dict[str, Any]
 SHORT = {
@@ -97,7 +98,13 @@ def _acting_on(records: Sequence[Record]) -> str:
     able = [name for name in names if name in PREDICTORS and PREDICTORS.find(name).in_time]
     if "stale-gate" in able or not able:
         return ""
-    return "".join(f" --param {policy}.predictor={able[0]}" for policy in ("retention", "prefetch"))
+    # What the token before used is mostly in the cache: acting on that seldom changes anything.
+    best = max(able, key=lambda name: (name != "prev-token", _accuracy(records, name)))
+    return "".join(f" --param {policy}.predictor={best}" for policy in ("retention", "prefetch"))
+
+
+def _accuracy(records: Sequence[Record], name: str) -> float:
+    return max(r["slot_accuracy"] for r in records if r["predictor"] == name and r["slots"])
 
 
 def _layers_below(records: Sequence[Record]) -> list[str]:
@@ -161,9 +168,10 @@ def fit_sentences(entries: Sequence[Entry]) -> list[str]:
         if entry.folds.holds_out and entry.folds.n_groups < len(entry.folds.group):
             notes.append(f"its turns were held out in {entry.folds.n_groups} groups")
         extra = "".join(f"; {note}" for note in notes)
+        others = ", each turn scored by what others taught," if entry.folds.holds_out else ""
         found.append(
-            f"{name} learned from {entry.fit.rows} decoded tokens in {entry.fit.seconds:.1f} s and "
-            f"would take {written} on a device{extra}."
+            f"{name} learned from {entry.fit.rows} decoded tokens{others} in "
+            f"{entry.fit.seconds:.1f} s and would take {written} on a device{extra}."
         )
     return found
 
@@ -174,7 +182,7 @@ def denominators(records: Sequence[Record]) -> str:
     for r in records:
         ci = r["ci95"]
         interval = "" if ci is None else f", 95 % interval {percent(ci[0])} to {percent(ci[1])} %"
-        ties = f", {r['near_ties']} near ties missed" if r["near_ties"] else ""
+        ties = f", {counted(r['near_ties'], 'near tie')} missed" if r["near_ties"] else ""
         parts.append(
             f"  {label(r)}: {r['routings']} routings, {r['slots']} slots, "
             f"{r['unscored']} unscored{interval}{ties}"
@@ -184,7 +192,7 @@ def denominators(records: Sequence[Record]) -> str:
 
 def layer_table(records: Sequence[Record], n_tokens: int) -> str:
     """Return slot accuracy by layer in percent; ``-`` where nothing was scored."""
-    header = ["layer", *map(_short, records), "routings"]
+    header = ["layer", *map(_short, records), "tokens"]
     rows = [header]
     for i, layer in enumerate(records[0]["layers"]):
         cells = [percent(r["layers"][i]["slot_accuracy"]) for r in records]
