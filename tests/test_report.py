@@ -89,14 +89,28 @@ def test_pieces_that_are_not_utf8_are_written_as_escapes(tmp_path):
 def test_the_tables_hold_what_replay_and_predict_say(trace, page):
     text = " ".join(page.by_id("cache")["text"].split())
     for record in replay(trace, DEFAULT_POLICIES, cache_bytes=default_budgets(trace)).records:
-        decode = f"{100 * record['hit_rate_decode']:.1f} %"
-        cumulative = f"{100 * record['hit_rate_cumulative']:.1f} %"
+        limit = "≤ " if record["policy"] == "bound" else ""
+        decode = f"{limit}{100 * record['hit_rate_decode']:.1f} %"
+        cumulative = f"{limit}{100 * record['hit_rate_cumulative']:.1f} %"
         assert f"{record['policy']} {decode} {cumulative}" in text
     text = " ".join(page.by_id("predictability")["text"].split())
     records = predict(trace).records
     assert len(records) == 11
     for record in records:
         assert f"{record['predictor']} {100 * record['slot_accuracy']:.1f} %" in text
+
+
+def test_what_leaves_experts_out_says_what_that_costs(trace):
+    page = report(trace, policies=["lru", "drop-cold"])
+    (record,) = replay(trace, "drop-cold", cache_bytes=default_budget(trace)).records
+    lost = f"changes what is computed: {100 * record['mass_lost']:.1f} % of router weight lost"
+    assert lost in " ".join(page.by_id("cache")["text"].split())
+
+
+def test_the_page_points_to_its_own_section(page):
+    text = " ".join(page.by_id("predictability")["text"].split())
+    assert "what acting on it does to hits and read bytes stands below." in text
+    assert "--policy" not in text
 
 
 def test_budgets_are_those_of_replay(trace):

@@ -15,13 +15,15 @@ from tracekit.analysis.accuracy import (
 )
 from tracekit.predictors import PREDICTORS, LearnedPredictor, predict
 from tracekit.predictors.scoring.predict import DEFAULT, check_usable, missing_column
-from tracekit.predictors.scoring.report import alarm, label
+from tracekit.predictors.scoring.report import alarm, label, sentences
 from tracekit.predictors.scoring.routers import Routers
 from tracekit.report.words import NONE, listed, percent
 from tracekit.trace import Trace, TraceError
 
 # Values of gate inputs up to which fitted predictors are scored unasked: a few seconds' work.
 MOST_FITTED = 40_000_000
+
+ADVICE = "what acting on it does to hits and read bytes stands below"
 
 # No rivals: the control, the floor, and what has seen the routings that it names.
 _MARKS = ("ctrl", "random-guess", "oracle", "static-hot-insample")
@@ -84,7 +86,7 @@ def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int |
     }
     return Accuracy(
         rows=[_row(record) for record in result.records],
-        sentences=[sentence for sentence in result.sentences() if sentence not in first],
+        sentences=[s for s in sentences(result.records, ADVICE) if s not in first],
         notes=[*left_out, *(note for note in result.notes if note not in trace.warnings)],
         alarm=first,
         records=result.records,

@@ -129,19 +129,29 @@ def _about(trace: Trace, budget: int) -> str:
 
 def _row(record: Mapping[str, Any], n_tokens: int) -> dict[str, Any]:
     gap, read = record["gap_to_bound"], record["read_bytes_decode"]
+    at_most, at_least = ("≤ ", "≥ ") if record["policy"] == "bound" else ("", "")
     return {
         "name": record["policy"],
-        "details": _settings(record),
+        "details": " ".join(filter(None, [_settings(record), _cost(record)])),
         "share": record["hit_rate_decode"],
-        "decode": percent(record["hit_rate_decode"]),
-        "cumulative": percent(record["hit_rate_cumulative"]),
+        "decode": at_most + percent(record["hit_rate_decode"]),
+        "cumulative": at_most + percent(record["hit_rate_cumulative"]),
         "gap": f"{100 * gap:.1f}" if known(gap) else NONE,
-        "read": mib(read / n_tokens if known(read) and n_tokens else None),
+        "read": at_least + mib(read / n_tokens) if known(read) and n_tokens else NONE,
         "peaks": [
             (mib(record[f"peak_resident_bytes{phase}"]), bool(record[f"over_budget{phase}"]))
             for phase in ("_decode", "")
         ],
     }
+
+
+def _cost(record: Mapping[str, Any]) -> str:
+    """Say of a policy that leaves experts out what that costs."""
+    if "mass_lost" not in record:
+        return ""
+    lost = record["mass_lost"]
+    how_much = f": {percent(lost)} of router weight lost" if known(lost) else ""
+    return f"changes what is computed{how_much}"
 
 
 def named(record: Mapping[str, Any]) -> str:

@@ -58,7 +58,8 @@ def _of_cache(trace: Trace, cache: Cache) -> list[str]:
         return []
     which = "the recorded budget" if main == trace.budget_bytes else "a budget"
     said = (
-        f"With {which} of {mib(main)}, which holds {main / trace.token_cycle_bytes:.3g} token cycles, "
+        f"With {which} of {mib(main)}, {percent(main / trace.bank_bytes)} of all experts and "
+        f"{main / trace.token_cycle_bytes:.3g} token cycles, "
         f"global LRU finds {percent(lru['hit_rate_decode'])} of the decode lookups resident "
         f"({percent(lru['hit_rate_cumulative'])} of all, prompts included)"
     )
@@ -102,7 +103,9 @@ def _rate(record: Mapping[str, Any]) -> float:
 
 
 def _beside(record: Mapping[str, Any], lru: Mapping[str, Any]) -> str:
-    than = 100 * (_rate(record) - _rate(lru))
+    than = round(100 * (_rate(record) - _rate(lru)), 1)
+    if than == 0:
+        return "level with LRU"
     return f"{abs(than):.1f} points {'above' if than > 0 else 'below'} LRU"
 
 

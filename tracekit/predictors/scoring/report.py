@@ -81,14 +81,21 @@ def alarm(records: Sequence[Record]) -> list[str]:
     return []
 
 
-def sentences(records: Sequence[Record]) -> list[str]:
-    """Return what the figures say, and no more, in two sentences; before them a broken control."""
+def sentences(records: Sequence[Record], advice: str | None = None) -> list[str]:
+    """Return what the figures say, and no more, in two sentences; before them a broken control.
+
+    `advice` says where to see what acting on a prediction does; by default, how to replay it.
+    """
+    if advice is None:
+        advice = (
+            f"replay with --policy lru,retention,prefetch{_acting_on(records)} to see what acting "
+            "on it does to hits and read bytes"
+        )
     return [
         *alarm(records),
         *_layers_below(records),
         "Accuracy is not speed: these figures say how much of the routing is known early, not that "
-        "knowing it makes a token faster; replay with --policy lru,retention,prefetch"
-        f"{_acting_on(records)} to see what acting on it does to hits and read bytes.",
+        f"knowing it makes a token faster; {advice}.",
     ]
 
 
