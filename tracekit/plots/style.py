@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tracekit.policies import POLICIES
+
 BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
@@ -80,7 +82,7 @@ def policy_series(data: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.Data
 def series_names(data: pd.DataFrame) -> pd.Series:
     """Name the policy of each row, with its predictor, and with what tells its variants apart.
 
-    ``retention (stale-gate)``, ``random seed=1``: `data` has the columns ``policy`` and ``params``,
+    ``retention (stale-gate)``, ``random seed=1``, ``drop-cold (leaves experts out)``: `data` has the columns ``policy`` and ``params``,
     which is text as in ``predictor=stale-gate horizon=2``.
     """
     params = [dict(_settings(text)) for text in data["params"]]
@@ -96,8 +98,13 @@ def series_names(data: pd.DataFrame) -> pd.Series:
             for field, value in of_row.items()
             if field != "predictor" and len(values[policy, field]) > 1
         ]
-        names.append(f"{policy}{predictor}{''.join(apart)}")
+        lossy = " (leaves experts out)" if policy in _lossy() else ""
+        names.append(f"{policy}{predictor}{lossy}{''.join(apart)}")
     return pd.Series(names, index=data.index, dtype=object)
+
+
+def _lossy() -> set[str]:
+    return {cls.name for cls in POLICIES if cls.lossy}
 
 
 def _settings(text: str) -> list[tuple[str, str]]:
