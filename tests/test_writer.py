@@ -524,6 +524,15 @@ def test_forced_a_link_gives_way_and_its_target_stays(path, tmp_path):
     assert Trace.open(target).digest != Trace.open(path).digest
 
 
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_forced_the_folder_one_is_in_stays(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is no name for a trace; give one"):
+        write_trace(synthesize(), name, force=True)
+    assert os.getcwd() == str(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("published", [False, True])
 def test_two_writers_do_not_meet(path, published):
     """Neither what is in its place nor what will be there is taken for an old trace."""

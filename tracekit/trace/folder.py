@@ -31,8 +31,10 @@ def check_target(path: Path, force: bool) -> None:
     ------
     UsageError
         Something is there and `force` is False, or it is another thing than a trace, or read-only:
-        that is never removed. Or another process is writing a trace there.
+        that is never removed. Or another process is writing a trace there, or `path` ends in no name.
     """
+    if path.name in ("", ".."):
+        raise UsageError(f"{path} is no name for a trace; give one, such as run.trace.")
     if not os.path.lexists(path):
         return
     if not force:
