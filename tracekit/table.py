@@ -39,6 +39,11 @@ def counted(n: int, one: str, more: str | None = None) -> str:
     return f"{n} {one if n == 1 else more or one + 's'}"
 
 
+def known(value: float | None) -> bool:
+    """Say whether `value` is neither None nor NaN."""
+    return value is not None and value == value
+
+
 def settings(params: Mapping[str, Any]) -> str:
     """Write parameters and their values: ``predictor=oracle horizon=1``."""
     return " ".join(f"{name}={value}" for name, value in params.items())
@@ -46,7 +51,7 @@ def settings(params: Mapping[str, Any]) -> str:
 
 def percent(rate: float | None) -> str:
     """Write a fraction in percent, ``-`` for null; only a whole is written 100.00."""
-    if value_is_null(rate):
+    if not known(rate):
         return NONE
     text = f"{100 * rate:.2f}"
     return "99.99" if text == "100.00" and rate < 1 else text
@@ -54,16 +59,11 @@ def percent(rate: float | None) -> str:
 
 def mib(size: float | None) -> str:
     """Write bytes in MiB, ``-`` for null; small models need more digits."""
-    if value_is_null(size):
+    if not known(size):
         return NONE
     value = size / MIB
     digits = 1 if value >= 100 or value == 0 else 2 if value >= 1 else 4
     return f"{value:.{digits}f}"
-
-
-def value_is_null(value: float | None) -> bool:
-    """Tell whether `value` is None or NaN."""
-    return value is None or value != value
 
 
 def size(n_bytes: float) -> str:

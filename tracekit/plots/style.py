@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tracekit.policies import POLICIES
+from tracekit.table import MIB
 
 BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -23,8 +24,6 @@ ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INDIGO, BROWN = "#332288", "#7A3B10"
 
 SEQUENTIAL = "Blues"  # light to dark, so grey prints keep the order; 0 is white
-
-MIB = 2**20
 
 _CHARACTERS_AN_INCH, _HANDLE_CHARACTERS = 20, 8  # of a legend in small type
 

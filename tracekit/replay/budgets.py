@@ -8,9 +8,9 @@ import numpy as np
 
 from tracekit.arguments import listed
 from tracekit.policies.base import Batches
+from tracekit.table import MIB
 from tracekit.trace.errors import UsageError
 
-MIB = 2**20
 DEFAULT_FRACTIONS = (0.1, 0.25, 0.5)
 _MOST_BYTES = 2**62
 

@@ -1,15 +1,9 @@
 """How the report writes figures: percent and MiB with their unit, ``-`` for what is not known."""
 
 from tracekit.predictors.scoring import report
+from tracekit.table import MIB, NONE, known
 
-MIB = 2**20
-NONE = "-"
 UNBROKEN = "\N{NO-BREAK SPACE}"  # between a figure and its unit
-
-
-def known(value: float | None) -> bool:
-    """Say whether `value` is neither None nor NaN."""
-    return value is not None and value == value
 
 
 def percent(rate: float | None) -> str:

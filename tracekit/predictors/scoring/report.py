@@ -5,7 +5,7 @@ from typing import Any
 
 from tracekit.predictors.base import PREDICTORS
 from tracekit.predictors.scoring.training import Entry
-from tracekit.table import counted
+from tracekit.table import NONE, counted
 
 Record = dict[str, Any]
 SHORT = {
@@ -20,7 +20,6 @@ SHORT = {
     "token-table": "table",
     "layer-lag": "lag",
 }
-NONE = "-"
 
 
 def percent(rate: float | None) -> str:
