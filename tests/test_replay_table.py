@@ -125,6 +125,16 @@ def test_what_varies_names_a_row_and_counters_have_tables_of_their_own(trace):
     ]
 
 
+def test_no_difference_has_no_sign(trace):
+    rates = {"lru": 0.46, "ring": 0.46001, "lfu": 0.45999, "random": 0.4599}
+    figures = text_of(
+        trace,
+        *({**PLAIN, "policy": n, "cache_mib": 10, "hit_rate_decode": r} for n, r in rates.items()),
+    ).split("\n\n")[1]
+    rows = [line.split() for line in figures.split("\n")[-4:]]
+    assert [row[4] for row in rows] == ["-", "0.00", "0.00", "-0.01"]
+
+
 def test_layers_are_a_matrix_for_each_size(trace):
     def layers(*rates):
         return [{"layer": i, "hit_rate_decode": rate} for i, rate in enumerate(rates)]

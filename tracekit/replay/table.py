@@ -172,7 +172,8 @@ def _above_lru(records: Sequence[Record]) -> list[Column]:
         )
         if record["policy"] == "lru" or not comparable or rate is None or base is None:
             return NONE
-        return _at_most(record, f"{100 * (rate - base):+.2f}".replace("+0.00", "0.00"))
+        text = f"{100 * (rate - base):+.2f}"
+        return _at_most(record, "0.00" if text in ("+0.00", "-0.00") else text)
 
     return [Column("decode\nabove LRU\npoints", points)]
 
