@@ -30,6 +30,8 @@ class Sampling:
             raise UsageError(f"A temperature of {self.temperature} cannot be; give 0 or more.")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"A top-p of {self.top_p} cannot be; give more than 0, at most 1.")
+        if self.temperature == 0 and self.top_p < 1:
+            raise UsageError("A top-p needs a temperature above 0: give --temp too.")
         if not 0 <= self.seed < 2**32 - 1:
             raise UsageError(f"The seed {self.seed} is out of range; give 0 to {2**32 - 2}.")
 

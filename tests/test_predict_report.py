@@ -39,6 +39,10 @@ def test_headline(result):
     assert "\n" not in result.headline()
 
 
+def test_a_result_says_what_it_is(result):
+    assert repr(result).endswith(": stale-gate, stale-gate at horizon 2, prev-token, ctrl>")
+
+
 def test_text_report(result):
     text = result.to_text()
     assert text.startswith(result.headline())

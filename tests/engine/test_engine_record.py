@@ -234,6 +234,7 @@ def test_numbers_that_cannot_be() -> None:
         lambda: Sampling(temperature=-0.1),
         lambda: Sampling(temperature=float("nan")),
         lambda: Sampling(top_p=0),
+        lambda: Sampling(top_p=0.5),
         lambda: Sampling(seed=-1),
         lambda: Options(n_ctx=0),
         lambda: Options(threads=0),

@@ -158,6 +158,9 @@ class PredictResult:
         ]
         return record
 
+    def __repr__(self) -> str:
+        return f"<PredictResult of {self.trace.name}: {', '.join(map(report.label, self.records))}>"
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object ``tracekit.predict/1``; null where the table prints ``-``."""
         hidden = () if self.per_layer else ("layers",)
