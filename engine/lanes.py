@@ -52,14 +52,19 @@ class Lanes:
         self._memory = memory
         self._direct = direct
         self._paths = list(paths)
-        self._files = [_open(path, direct) for path in self._paths]
+        self._files: list[int] = []
         self._work: SimpleQueue[_Job | None] = SimpleQueue()
         self._helpers: list[threading.Thread] = []
         try:
+            for path in self._paths:
+                self._files.append(_open(path, direct))
             for i in range(1, count):
                 helper = threading.Thread(target=self._help, name=f"lane-{i}", daemon=True)
                 helper.start()
                 self._helpers.append(helper)
+        except TracekitError:
+            self.close()
+            raise
         except RuntimeError as error:
             self.close()
             raise TracekitError(
@@ -136,7 +141,7 @@ class Lanes:
             except OSError as error:
                 path = self._paths[piece.file]
                 lane.error = TracekitError(f"A read of {path} failed: {error.strerror}.")
-            except TracekitError as error:
+            except Exception as error:  # whatever it is: the caller waits for this lane
                 lane.error = error
         lane.seconds = time.perf_counter() - started
         return lane
@@ -180,7 +185,7 @@ class _Lane:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.moved = 0
-        self.error: TracekitError | None = None
+        self.error: Exception | None = None
 
 
 def _open(path: Path, direct: bool) -> int:

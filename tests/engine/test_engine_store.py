@@ -269,6 +269,35 @@ def test_a_read_that_is_broken_off(stored: Path, monkeypatch: pytest.MonkeyPatch
     reader.close()
 
 
+def test_what_goes_wrong_in_a_helper_comes_to_the_caller(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, _mapping = in_place_of_its_mapping(stored)
+    reader = Lanes([stored], [memory], 2, direct=False)
+    really, begun = os.preadv, threading.Event()
+
+    def faulty(file: int, buffers: list, at: int) -> int:
+        if threading.current_thread() is threading.main_thread():
+            assert begun.wait(10)
+            return really(file, buffers, at)
+        begun.set()
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", faulty)
+        with pytest.raises(MemoryError):
+            reader.read([(0, 0, 100), (0, 200, 300)])
+    assert reader.read([(0, 0, 100), (0, 200, 300)]).moved_bytes == 200
+    reader.close()
+
+
+def test_a_file_that_cannot_be_opened_leaves_none_open(stored: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(TracekitError, match="cannot be read: No such file"):
+        Lanes([stored, stored.with_name("absent")], [None, None], 1, direct=False)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
 def test_more_lanes_than_threads(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started, start = [], threading.Thread.start
 
