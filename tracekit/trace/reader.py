@@ -321,7 +321,7 @@ class Trace:
         """How many (turn, step) the trace holds."""
         return self._steps.n_rows
 
-    @property
+    @cached_property
     def n_decoded(self) -> int:
         """How many tokens were decoded."""
         return int(np.count_nonzero(self.steps(["phase"])["phase"] == DECODE))
