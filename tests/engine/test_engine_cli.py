@@ -59,6 +59,31 @@ def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert round(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
 
 
+def test_what_is_kept_after_ctrl_c_is_of_this_run(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run.trace"
+    code = f"""
+import sys
+from engine import Session
+evaluate, passes = Session.evaluate, int(sys.argv.pop())
+def breaking(*given, **how):
+    global passes
+    passes -= 1
+    if passes < 0:
+        raise KeyboardInterrupt
+    return evaluate(*given, **how)
+Session.evaluate = breaking
+sys.argv[1:] = ["record", {str(model)!r}, "-p", "a", "--ignore-eos", "-o", {str(out)!r}, "--force"]
+from tracekit.cli import main
+main()
+"""
+    kept = f"What was recorded until then is kept in {out}, marked incomplete.\n"
+    for passes, said in (("2", kept), ("0", "")):
+        command = [sys.executable, "-c", code, passes]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (130, f"{said}Error: Interrupted.\n")
+        assert len(Trace.open(out).steps(["step"])["step"]) == 2  # the first run's
+
+
 def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.trace"
     result = run(model, "-p", "abc", "-n", "4", "--ignore-eos", "--text", "-q", "-o", out)

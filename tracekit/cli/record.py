@@ -170,7 +170,8 @@ def record(
         )
     except KeyboardInterrupt:
         line.clear()
-        _say_what_is_kept(console, output)
+        if line.begun:
+            _say_what_is_kept(console, output)
         raise
     line.clear()
     if printer:
@@ -280,13 +281,21 @@ class _TextPrinter:
 
 
 class _ProgressLine:
-    """One line on a terminal, rewritten at most ten times a second."""
+    """One line on a terminal, rewritten at most ten times a second.
+
+    Attributes
+    ----------
+    begun : bool
+        Whether a pass was recorded.
+    """
 
     def __init__(self, shown: bool):
+        self.begun = False
         self._shown = shown
         self._last = 0.0
 
     def show(self, progress: "Progress") -> None:
+        self.begun = True
         now = time.monotonic()
         if self._shown and now - self._last >= 0.1:
             self._last = now
