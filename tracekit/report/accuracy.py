@@ -15,7 +15,7 @@ from tracekit.analysis.accuracy import (
 )
 from tracekit.predictors import PREDICTORS, LearnedPredictor, predict
 from tracekit.predictors.scoring.predict import DEFAULT, check_usable, missing_column
-from tracekit.predictors.scoring.report import alarm, label, sentences
+from tracekit.predictors.scoring.report import NO_RIVALS, alarm, label, sentences
 from tracekit.predictors.scoring.routers import Routers
 from tracekit.report.words import NONE, listed, percent
 from tracekit.trace import Trace, TraceError
@@ -24,9 +24,6 @@ from tracekit.trace import Trace, TraceError
 MOST_FITTED = 40_000_000
 
 ADVICE = "what acting on it does to hits and read bytes stands below"
-
-# No rivals: the control, the floor, and what has seen the routings that it names.
-_MARKS = ("ctrl", "random-guess", "oracle", "static-hot-insample")
 
 _IN_WORDS = {
     "embedding": "token embeddings",
@@ -99,7 +96,7 @@ def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int |
 
 def rivals(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the records of predictors that scored, and without having seen what they name."""
-    return [r for r in records if r["slots"] and r["predictor"] not in _MARKS]
+    return [r for r in records if r["slots"] and r["predictor"] not in NO_RIVALS]
 
 
 def best_of(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -8,6 +8,8 @@ from tracekit.predictors.scoring.training import Entry
 from tracekit.table import NONE, counted
 
 Record = dict[str, Any]
+# The control, the floor, and what has seen the routings that it names.
+NO_RIVALS = ("ctrl", "random-guess", "oracle", "static-hot-insample")
 SHORT = {
     "stale-gate": "stale",
     "prev-token": "prev",
@@ -100,7 +102,7 @@ def sentences(records: Sequence[Record], advice: str | None = None) -> list[str]
 
 def _acting_on(records: Sequence[Record]) -> str:
     """Name the predictor to act on, where the one that policies take by default is not scored."""
-    names = [r["predictor"] for r in records if r["slots"] and r["predictor"] != "random-guess"]
+    names = [r["predictor"] for r in records if r["slots"] and r["predictor"] not in NO_RIVALS]
     able = [name for name in names if name in PREDICTORS and PREDICTORS.find(name).in_time]
     if "stale-gate" in able or not able:
         return ""
