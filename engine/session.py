@@ -90,6 +90,7 @@ class Session:
             raise
 
     def _open(self, held: interrupts.Held) -> None:
+        self._found = [path.stat() for path in self.file.paths]
         self.position = 0
         self.chunk = largest_chunk(self.file, self.options)
         self._hook = Hook(self.options.capture)
@@ -189,7 +190,8 @@ class Session:
         ValueError
             The context has no room for the tokens, or there are too many of them, or none.
         TracekitError, KeyboardInterrupt
-            A read failed, or Ctrl-C broke the pass off: the tokens evaluated so far are forgotten.
+            A model's file was cut. Or a read failed, or Ctrl-C broke the pass off: the tokens
+            evaluated so far are forgotten.
         """
         self._check_open()
         if not 1 <= len(tokens) <= self.chunk:
@@ -200,6 +202,8 @@ class Session:
                 "more have no room: clear the session, or open one with a larger n_ctx"
             )
         self.model.check_tokens(tokens)
+        if self.store is None:
+            self._check_files()
         started, first_step = time.perf_counter(), self.position
         try:
             with interrupts.held() as self._hook.held:
@@ -213,6 +217,19 @@ class Session:
         self.position += len(tokens)
         totals = self.store.take_totals() if self.store is not None else None
         return Pass(tokens, first_step, seen, wall_ms, totals)
+
+    def _check_files(self) -> None:
+        """Look whether a file was cut: to read what is mapped of it no more would end the process."""
+        for path, found in zip(self.file.paths, self._found, strict=True):
+            try:
+                now = path.stat()
+            except OSError:
+                continue  # a file that lost its name is still mapped
+            if now.st_ino == found.st_ino and now.st_size < found.st_size:
+                raise TracekitError(
+                    f"{path} was cut to {now.st_size:,} bytes while it was in use; "
+                    "restore it and record again."
+                )
 
     def logits(self) -> np.ndarray:
         """Return the last token's logits, float32 [n_vocab]."""

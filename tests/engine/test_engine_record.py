@@ -177,7 +177,8 @@ def test_ctrl_c(model: Path, tmp_path: Path) -> None:
     assert 3 + 5 <= len(trace.steps(["step"])["step"]) <= 3 + 6
 
 
-def test_a_model_cut_while_it_is_recorded(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_model_cut_while_it_is_recorded(model: Path, tmp_path: Path, streamed: bool) -> None:
     path = Path(shutil.copy(model, tmp_path / "shrinks.gguf"))
     out = tmp_path / "run.trace"
 
@@ -190,7 +191,7 @@ def test_a_model_cut_while_it_is_recorded(model: Path, tmp_path: Path) -> None:
             path,
             ["abc"],
             out,
-            options=Options(streaming=some_experts(path)),
+            options=Options(streaming=some_experts(path) if streamed else None),
             generation=LONG,
             on_progress=cut,
         )
