@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from engine.memory import PAGE, FileMemory
+from engine.model_file import cut_while_used
 from tracekit.trace.errors import TracekitError
 
 PIECE = 4 << 20  # bytes: a bigger slice is read by several lanes
@@ -155,11 +156,7 @@ class Lanes:
             if got == 0 or (self._direct and got % PAGE):  # the file ends here
                 break
         if at < piece.needed:
-            size = os.fstat(file).st_size
-            raise TracekitError(
-                f"{self._paths[piece.file]} was cut to {size:,} bytes while it was in use; "
-                "restore it and record again."
-            )
+            raise cut_while_used(self._paths[piece.file], os.fstat(file).st_size)
         return at - piece.start
 
 

@@ -182,6 +182,13 @@ class ModelFile:
         return sum(path.stat().st_size for path in self.paths)
 
 
+def cut_while_used(path: Path, n_bytes: int) -> TracekitError:
+    """Return what to raise where a file has become shorter than it was: `n_bytes` now."""
+    return TracekitError(
+        f"{path} was cut to {n_bytes:,} bytes while it was in use; restore it and record again."
+    )
+
+
 def _all_files(path: Path) -> tuple[Path, ...]:
     split = _SPLIT.fullmatch(path.name)
     if not split:

@@ -28,8 +28,8 @@ class Prompt:
             self.as_given.encode()
         except UnicodeEncodeError as error:
             raise UsageError(
-                "The prompt holds bytes that are not UTF-8; write it to a file in UTF-8 and "
-                "name that with --prompt-file."
+                "The prompt is not UTF-8 text: it holds half a character, or bytes of another "
+                "encoding; write it anew in UTF-8."
             ) from error
 
     @property

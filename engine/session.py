@@ -18,7 +18,7 @@ from engine.hook import Hook, PassCapture
 from engine.lanes import Lanes
 from engine.memory import FileMemory, replace_mappings
 from engine.model import Model
-from engine.model_file import ModelFile, StoredTensor
+from engine.model_file import ModelFile, StoredTensor, cut_while_used
 from engine.options import Options, Streaming
 from engine.store import ExpertStore, StoreTotals
 from tracekit.trace.errors import TracekitError, UsageError
@@ -219,17 +219,14 @@ class Session:
         return Pass(tokens, first_step, seen, wall_ms, totals)
 
     def _check_files(self) -> None:
-        """Look whether a file was cut: to read what is mapped of it no more would end the process."""
+        """Refuse to go on with a file that was cut: touching what it lost ends the process."""
         for path, found in zip(self.file.paths, self._found, strict=True):
             try:
                 now = path.stat()
             except OSError:
                 continue  # a file that lost its name is still mapped
             if now.st_ino == found.st_ino and now.st_size < found.st_size:
-                raise TracekitError(
-                    f"{path} was cut to {now.st_size:,} bytes while it was in use; "
-                    "restore it and record again."
-                )
+                raise cut_while_used(path, now.st_size)
 
     def logits(self) -> np.ndarray:
         """Return the last token's logits, float32 [n_vocab]."""

@@ -226,7 +226,9 @@ def test_an_oracle_that_errs_is_right_as_often_as_asked(accuracy, top_k):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("oracle@0.5", "is written NAME@FIELD=VALUE, as oracle@accuracy=0.75, not '0.5'"),
+        ("oracle@0.5", "are written NAME@FIELD=VALUE, each once.*'0.5' cannot be read so"),
+        ("oracle@accuracy=0.5@accuracy=0.7", "each once.*'accuracy=0.7' cannot be read so"),
+        ("@", "No predictor is called ''"),
         ("oracle@accuracy=2", "accuracy is a share from 0 to 1"),
         ("oracle@luck=1", "oracle has no parameter 'luck'; it has: accuracy"),
         ("prev-token@x=1", "prev-token has no parameter 'x'; it has none"),

@@ -418,6 +418,25 @@ def test_a_file_is_no_trace_directory(tmp_path):
         Trace.open(file)
 
 
+@pytest.mark.parametrize("file", [ROUTING_FILE, STEPS_FILE, LAYERS_FILE])
+@pytest.mark.parametrize("value", ["mine", {"a": 1}, None, [1, 2]], ids=repr)
+def test_columns_that_others_added_are_passed_over(trace, good, tmp_path, file, value):
+    table = pq.read_table(trace / file)
+    pq.write_table(table.append_column("mine", pa.array([value] * len(table))), trace / file)
+    opened = Trace.open(trace)
+    assert opened.digest == Trace.open(good).digest
+    write_trace(opened, tmp_path / "copy.trace")
+    assert Trace.open(tmp_path / "copy.trace").digest == opened.digest
+
+
+@pytest.mark.parametrize("column", ["turn", "logits", "gate_input"])
+def test_a_column_that_stands_twice_is_refused(trace, column):
+    table = pq.read_table(trace / ROUTING_FILE)
+    pq.write_table(table.append_column(column, table[column]), trace / ROUTING_FILE)
+    with pytest.raises(TraceError, match=f"has two columns called '{column}'; remove one"):
+        Trace.open(trace)
+
+
 # ---- anything at all ----------------------------------------------------------------------------
 
 
@@ -508,22 +527,3 @@ def test_a_mutated_csv_is_read_or_refused(tmp_path, seed):
         refused += use(path)
     assert len(refused) > 50
     assert [sentence for sentence in refused if not PLAIN.fullmatch(sentence)] == []
-
-
-@pytest.mark.parametrize("file", [ROUTING_FILE, STEPS_FILE, LAYERS_FILE])
-@pytest.mark.parametrize("value", ["mine", {"a": 1}, None, [1, 2]], ids=repr)
-def test_columns_that_others_added_are_passed_over(trace, good, tmp_path, file, value):
-    table = pq.read_table(trace / file)
-    pq.write_table(table.append_column("mine", pa.array([value] * len(table))), trace / file)
-    opened = Trace.open(trace)
-    assert opened.digest == Trace.open(good).digest
-    write_trace(opened, tmp_path / "copy.trace")
-    assert Trace.open(tmp_path / "copy.trace").digest == opened.digest
-
-
-@pytest.mark.parametrize("column", ["turn", "logits", "gate_input"])
-def test_a_column_that_stands_twice_is_refused(trace, column):
-    table = pq.read_table(trace / ROUTING_FILE)
-    pq.write_table(table.append_column(column, table[column]), trace / ROUTING_FILE)
-    with pytest.raises(TraceError, match=f"has two columns called '{column}'; remove one"):
-        Trace.open(trace)

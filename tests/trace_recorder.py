@@ -1,4 +1,4 @@
-"""A process that records a trace and says what it has flushed, for a test that kills it.
+"""Recordings of known content, in a test's own process or in one that says what it has flushed.
 
 Run as ``python trace_recorder.py PATH N_TOKENS FLUSH_MS [--force]``; it prints ``flushed N`` once N tokens
 are on the disk, and ``closed`` after a clean end.
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.trace import ModelFacts, TraceFacts, TraceWriter
+from tracekit.trace import ModelFacts, Trace, TraceFacts, TraceWriter
 
 N_LAYER, N_EXPERT, TOP_K, N_EMBD, PROMPT = 3, 8, 2, 16, 5
 
@@ -35,6 +35,32 @@ def a_pass(number: int) -> tuple[dict, dict]:
     }
     piece = [b"%d" % s for s in steps]
     return routing, place | {"step": steps, "token": steps, "piece": piece}
+
+
+def writer_for(path, **options) -> TraceWriter:
+    return TraceWriter(path, FACTS, top_k=TOP_K, n_embd=N_EMBD, **options)
+
+
+def record(writer: TraceWriter, first: int, last: int) -> None:
+    for number in range(first, last):
+        writer.write_pass(*a_pass(number))
+
+
+def is_recording(trace: Trace, n_passes: int) -> bool:
+    """Say whether `trace` is the first passes of the recorder, and nothing else."""
+    rows = trace.routing(["pass", "step", "layer", "experts", "gate_input"])
+    expected = [a_pass(number)[0] for number in range(n_passes)]
+    return all(
+        np.array_equal(rows[name], np.concatenate([p[name] for p in expected]))
+        for name in ("step", "layer", "experts", "gate_input")
+    )
+
+
+def raising(error):
+    def raise_it(*_, **__):
+        raise error
+
+    return raise_it
 
 
 def main(path: str, n_tokens: str, flush_ms: str, *options: str) -> None:

@@ -185,7 +185,7 @@ def test_a_session_is_closed_whole(model: Path, monkeypatch: pytest.MonkeyPatch)
         session.close()
     assert not lane.is_alive()
     with pytest.raises(ValueError, match="the model is closed"):
-        session.model.pointer  # noqa: B018
+        _ = session.model.pointer
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -78,6 +78,8 @@ def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TracekitError, match=r"absent cannot be read: No such file"):
         from_file(tmp_path / "absent")
+    with pytest.raises(TracekitError, match=r"cannot be read: Is a directory\."):
+        from_file(tmp_path)
 
 
 def test_tokens_of_a_prompt(model: Path) -> None:

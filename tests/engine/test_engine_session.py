@@ -36,7 +36,7 @@ def test_logits_of_no_pass(model: Path) -> None:
             with pytest.raises(ValueError, match="no logits: evaluate with want_logits"):
                 session.logits()
             with pytest.raises(ValueError, match="no logits"):
-                session.context  # noqa: B018
+                _ = session.context
             session.evaluate([1], want_logits=True)
             assert np.isfinite(session.logits()).all()
 
@@ -55,7 +55,7 @@ def test_a_session_that_is_dropped_is_closed(model: Path) -> None:
     del session
     assert not lane.is_alive()
     with pytest.raises(ValueError, match="the model is closed"):
-        loaded.pointer  # noqa: B018
+        _ = loaded.pointer
 
 
 def test_a_process_ends_with_a_session_open(model: Path) -> None:

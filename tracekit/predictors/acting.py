@@ -1,5 +1,6 @@
 """What a predictor has in hand after each batch of a run, for the policies that act on it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -61,7 +62,7 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     """
     name, *settings = source.predictor.split("@")
     cls, horizon = PREDICTORS.find(name), source.horizon
-    params = make_params(cls.name, cls.Params, dict(map(_setting, settings)))
+    params = make_params(cls.name, cls.Params, _parsed(settings))
     routers = Routers(trace)
     check_horizons([horizon] if cls.has_horizon else [], routers.n_layers)
     if reason := check_usable(trace, routers, cls):
@@ -109,14 +110,18 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     return Guesses(keys, weights if weighted else None)
 
 
-def _setting(text: str) -> tuple[str, str]:
-    field, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(
-            f"A predictor's parameter is written NAME@FIELD=VALUE, as oracle@accuracy=0.75, "
-            f"not {text!r}."
-        )
-    return field, value
+def _parsed(settings: Sequence[str]) -> dict[str, str]:
+    """Read ``FIELD=VALUE`` of each of the settings behind a predictor's name."""
+    values: dict[str, str] = {}
+    for text in settings:
+        field, equals, value = text.partition("=")
+        if not equals or field in values:
+            raise UsageError(
+                "A predictor's parameters are written NAME@FIELD=VALUE, each once, as in "
+                f"oracle@accuracy=0.75; {text!r} cannot be read so."
+            )
+        values[field] = value
+    return values
 
 
 def _named(

@@ -1,0 +1,230 @@
+"""Where a trace is written: what is there stays or gives way, and two writers do not meet."""
+
+import fcntl
+import multiprocessing
+import os
+import shutil
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from trace_recorder import N_LAYER, is_recording, raising, record, writer_for
+
+from tracekit.trace import Trace, TracekitError, UsageError, synthesize, write_trace
+from tracekit.trace.folder import TraceFolder
+
+LAYERS = [{"layer": n, "expert_bytes": 1000 + n} for n in range(N_LAYER)]
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "run.trace"
+
+
+def test_what_exists_is_refused_and_kept(path):
+    write_trace(synthesize(seed=1), path)
+    digest = Trace.open(path).digest
+    for attempt in (lambda: write_trace(synthesize(seed=2), path), lambda: writer_for(path)):
+        with pytest.raises(UsageError) as caught:
+            attempt()
+        assert str(caught.value) == (
+            f"{path} exists; use --force to overwrite it, or another name."
+        )
+    assert Trace.open(path).digest == digest
+
+
+def test_forced_the_old_trace_stays_until_the_new_one_has_a_part(path):
+    write_trace(synthesize(seed=1), path)
+    old = Trace.open(path).digest
+    with writer_for(path, force=True, flush_ms=1e9) as writer:
+        writer.write_layers(LAYERS)
+        record(writer, 0, 3)
+        assert Trace.open(path).digest == old
+        writer.flush()
+        assert is_recording(Trace.open(path), 3)
+    assert is_recording(Trace.open(path), 3)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_forced_a_trace_replaces_itself(path):
+    write_trace(synthesize(seed=1), path)
+    trace = Trace.open(path)
+    write_trace(trace, path, force=True)
+    assert Trace.open(path).digest == trace.digest
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_directory_that_is_no_trace_is_never_overwritten(path, force):
+    path.mkdir()
+    (path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError):
+        write_trace(synthesize(), path, force=force)
+    with pytest.raises(UsageError):
+        writer_for(path, force=force)
+    assert (path / "thesis.tex").read_text() == "years of work"
+
+
+def test_forced_a_file_stays(path):
+    path.write_text("years of work")
+    with pytest.raises(UsageError, match="is a file and no trace; it is not overwritten"):
+        write_trace(synthesize(), path, force=True)
+    assert path.read_text() == "years of work"
+
+
+@pytest.mark.parametrize("facts", ['{"mentions": "tracekit.trace/1"}', "tracekit.trace/1", "[1]"])
+def test_forced_what_only_mentions_traces_stays(path, facts):
+    path.mkdir()
+    (path / "trace.json").write_text(facts)
+    with pytest.raises(UsageError, match="is a directory but no trace"):
+        write_trace(synthesize(), path, force=True)
+    assert (path / "trace.json").read_text() == facts
+
+
+def test_forced_a_trace_with_something_else_in_it_stays(path):
+    write_trace(synthesize(), path)
+    (path / "notes.txt").write_text("years of work")
+    with pytest.raises(UsageError, match=r"holds notes\.txt, which belongs to no trace"):
+        write_trace(synthesize(), path, force=True)
+    assert Trace.open(path).complete
+
+
+def test_forced_a_link_gives_way_and_its_target_stays(path, tmp_path):
+    target = tmp_path / "target.trace"
+    write_trace(synthesize(seed=1), target)
+    path.symlink_to(target)
+    write_trace(synthesize(seed=2), path, force=True)
+    assert not path.is_symlink()
+    assert Trace.open(target).digest != Trace.open(path).digest
+
+
+@pytest.mark.parametrize("name", ["", ".", ".."])
+def test_forced_the_folder_one_is_in_stays(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is no name for a trace; give one"):
+        write_trace(synthesize(), name, force=True)
+    assert os.getcwd() == str(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_two_writers_do_not_meet(path, published):
+    """Neither what is in its place nor what will be there is taken for an old trace."""
+    if not published:
+        write_trace(synthesize(), path)
+    with writer_for(path, force=True, flush_ms=1e9) as writer:
+        if published:
+            with pytest.raises(UsageError, match="is being written by another command"):
+                write_trace(synthesize(), path, force=True)
+        else:
+            with writer_for(path.with_name("other.trace")) as other:
+                record(other, 0, 2)
+        record(writer, 0, 3)
+    assert is_recording(Trace.open(path), 3)
+    write_trace(synthesize(), path, force=True)  # once it is closed, it is an old trace
+
+
+def test_what_comes_meanwhile_stays(path, monkeypatch):
+    folder = TraceFolder(path, force=False)
+    monkeypatch.setattr(os, "getpid", lambda: 999999999)  # another process
+    write_trace(synthesize(), path)
+    with folder, pytest.raises(UsageError, match="exists; use --force"):
+        folder.publish()
+    folder.remove()
+    assert Trace.open(path).complete
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_the_first_of_two_writers_stays(path, monkeypatch):
+    write_trace(synthesize(), path)
+    late = writer_for(path, force=True, flush_ms=1e9)
+    record(late, 0, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 999999999)  # another process
+        first = writer_for(path, force=True, flush_ms=0)
+    record(first, 0, 3)
+    first.flush()
+    with pytest.raises(UsageError, match="is being written by another command"):
+        late.close()
+    first.close()
+    assert is_recording(Trace.open(path), 3)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_killed_writers_left_is_removed(path):
+    left, another = (path.with_name(f".{path.name}.{pid}.tmp") for pid in (999999999, "mine"))
+    left.mkdir()
+    another.mkdir()
+    write_trace(synthesize(), path)
+    assert sorted(os.listdir(path.parent)) == [another.name, path.name]
+
+
+def test_what_a_killed_writer_was_replacing_is_put_back(path):
+    write_trace(synthesize(), path)
+    path.rename(path.with_name(f".{path.name}.999999999.old"))
+    with pytest.raises(UsageError, match="exists; use --force"):
+        write_trace(synthesize(), path)
+    assert Trace.open(path).complete
+    shutil.copytree(path, path.with_name(f".{path.name}.999999999.old"))
+    write_trace(synthesize(), path, force=True)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_cannot_be_replaced_stays(path):
+    write_trace(synthesize(), path)
+    folder = TraceFolder(path, force=True)
+    shutil.rmtree(folder.now)
+    with folder, pytest.raises(TracekitError, match="its folder is missing"):
+        folder.publish()
+    assert Trace.open(path).complete
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_read_only_trace_stays(path, monkeypatch):
+    write_trace(synthesize(), path)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(UsageError, match="is read-only; it is not overwritten"):
+        write_trace(synthesize(), path, force=True)
+    assert Trace.open(path).complete
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_cannot_be_removed_stops_nobody(path, monkeypatch):
+    write_trace(synthesize(), path)
+    left = path.with_name(f".{path.name}.999999999.old")
+    shutil.copytree(path, left)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", raising(PermissionError))
+        write_trace(synthesize(seed=9), path, force=True)
+    assert Trace.open(path).digest == synthesize(seed=9).digest
+    write_trace(synthesize(), path, force=True)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def publish_again_and_again(path: Path, seconds: float) -> int:
+    """Return how often, between others that do the same; another fault than that they do raises."""
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(UsageError), TraceFolder(path, force=True) as folder:
+            (folder.now / "trace.json").write_text('{"schema": "tracekit.trace/1"}')
+            folder.publish()
+            count += 1
+    return count
+
+
+def test_many_writers_of_one_name(path):
+    with ProcessPoolExecutor(4, multiprocessing.get_context("spawn")) as pool:
+        counts = list(pool.map(publish_again_and_again, [path] * 4, [1.0] * 4))
+    assert sum(counts) > 4
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_lock_on_the_folder_that_is_not_ours(path, monkeypatch):
+    """As ``flock . tracekit record …`` takes it."""
+    monkeypatch.setattr("tracekit.trace.folder.LONGEST_WAIT_S", 0.1)
+    held = os.open(path.parent, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    write_trace(synthesize(), path)
+    os.close(held)
+    assert Trace.open(path).complete
