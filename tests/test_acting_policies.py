@@ -18,9 +18,9 @@ from tracekit.policies import (
     Prefetch,
     Retention,
 )
-from tracekit.predictors import guesses
-from tracekit.replay import replay
-from tracekit.replay.batches import build_batches
+from tracekit.replaying import replay
+from tracekit.replaying.batches import build_batches
+from tracekit.replaying.guesses import guesses
 from tracekit.trace import TraceError, UsageError
 
 
@@ -373,7 +373,7 @@ def test_published_static_figures(qwen, policy, saved, lost):
 
 def test_gains_are_the_difference_of_the_hit_rates():
     from tracekit.analysis import hit_rate_gains
-    from tracekit.replay import replay
+    from tracekit.replaying import replay
 
     trace = trace_of(toy(turns=(60, 50, 40)))
     oracle = Prefetch(Prefetch.Params("oracle"))
@@ -391,8 +391,8 @@ def test_gains_are_the_difference_of_the_hit_rates():
 
 def test_gains_part_what_is_waited_for_from_what_is_read_ahead(monkeypatch):
     from tracekit.analysis import hit_rate_gains
-    from tracekit.predictors import acting
-    from tracekit.replay import replay
+    from tracekit.replaying import guesses as acting
+    from tracekit.replaying import replay
 
     predicted = []
     monkeypatch.setattr(

@@ -9,7 +9,7 @@ from routing_traces import make_trace, routings
 
 from tracekit import analysis
 from tracekit.policies import load_policy
-from tracekit.replay import replay
+from tracekit.replaying import replay
 from tracekit.trace import TraceError, UsageError
 
 TRACES = {

@@ -294,9 +294,9 @@ def test_the_public_names_are_what_they_say():
 import sys
 import tracekit
 assert "numpy" not in sys.modules
-from tracekit.replay import build_batches
-import tracekit.replay
-from tracekit.replay import replay
+from tracekit.replaying import build_batches
+import tracekit.replaying.run
+from tracekit.replaying import replay
 assert tracekit.replay is replay, tracekit.replay
 for name in tracekit.__all__:
     assert getattr(tracekit, name) is not None

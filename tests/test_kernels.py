@@ -39,7 +39,7 @@ def test_every_loop_does_without_such_a_folder():
     code = (
         "from numba.core.caching import FunctionCache; "
         "FunctionCache._impl_class._locator_classes = []; "
-        "import tracekit.analysis, tracekit.policies, tracekit.predictors, tracekit.replay"
+        "import tracekit.analysis, tracekit.policies, tracekit.predictors, tracekit.replaying, tracekit.scoring"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

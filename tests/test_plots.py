@@ -17,7 +17,7 @@ from tracekit.plots.kinds import KINDS, Choices, caption, find_kind
 from tracekit.plots.style import series_styles
 from tracekit.policies import POLICIES, load_policies
 from tracekit.predictors import PREDICTORS
-from tracekit.predictors.scoring.predict import DEFAULT
+from tracekit.scoring.predict import DEFAULT
 from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
 NEEDY = ("horizon", "overlap")  # which cannot do with one token of one layer

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from tracekit.policies import load_policy
 from tracekit.policies.belady import Belady, furthest_next_use
 from tracekit.policies.bound import Bound
-from tracekit.replay import build_batches
+from tracekit.replaying import build_batches
 
 ORACLES = {
     "lru": reference.lru,

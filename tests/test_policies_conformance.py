@@ -10,7 +10,7 @@ from cache_runs import EXAMPLES, budgets_of, runs
 from hypothesis import given, settings
 
 from tracekit.policies import POLICIES, Bound, Guesses, Limit, Policy, load_policy
-from tracekit.replay import build_batches
+from tracekit.replaying import build_batches
 from tracekit.trace import UsageError
 from tracekit.trace.schema import DECODE
 

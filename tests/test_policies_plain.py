@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from tracekit import analysis
 from tracekit.policies import LRU, PlainPolicy, Policy, load_policy, plain
 from tracekit.policies.base import Cell
-from tracekit.replay import build_batches, replay
+from tracekit.replaying import build_batches, replay
 from tracekit.report import build_report
 from tracekit.trace import UsageError
 

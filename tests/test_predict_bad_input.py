@@ -9,8 +9,9 @@ import pytest
 from predict_traces import toy, trace_of
 
 from tracekit.policies import Retention
-from tracekit.predictors import guesses, predict
-from tracekit.replay.batches import build_batches
+from tracekit.replaying.batches import build_batches
+from tracekit.replaying.guesses import guesses
+from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
 
 

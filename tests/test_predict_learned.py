@@ -5,10 +5,11 @@ import pytest
 from predict_traces import Toy, toy, trace_of
 
 from tracekit.policies import Retention
-from tracekit.predictors import guesses, predict
-from tracekit.predictors.scoring.ridge import STRENGTHS, RidgeSums, best_fit
-from tracekit.predictors.scoring.token_counts import TokenCounts
-from tracekit.replay.batches import build_batches
+from tracekit.predictors.learning.ridge import STRENGTHS, RidgeSums, best_fit
+from tracekit.predictors.learning.token_counts import TokenCounts
+from tracekit.replaying.batches import build_batches
+from tracekit.replaying.guesses import guesses
+from tracekit.scoring import predict
 from tracekit.trace import UsageError
 
 

@@ -11,10 +11,11 @@ import pytest
 from predict_traces import toy, trace_of
 
 import tracekit.predictors.base
-from tracekit.predictors import PREDICTORS, predict
-from tracekit.predictors.scoring.bootstrap import Bootstrap
-from tracekit.predictors.scoring.report import percent
-from tracekit.predictors.scoring.tally import Units
+from tracekit.predictors import PREDICTORS
+from tracekit.scoring import predict
+from tracekit.scoring.tally import Units
+from tracekit.scoring.text import percent
+from tracekit.stats.bootstrap import Bootstrap
 from tracekit.trace import UsageError
 
 

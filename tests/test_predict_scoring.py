@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from predict_reference import named_by_score, score
 from predict_traces import select, toy, trace_of
 
-from tracekit.predictors import predict
-from tracekit.predictors.scoring import blocks
-from tracekit.predictors.scoring.ranks import NEAR_TIE, name_best, rank
+from tracekit.routing import blocks
+from tracekit.scoring import predict
+from tracekit.scoring.ranks import NEAR_TIE, name_best, rank
 
 PLAIN = (
     "stale-gate",

@@ -13,8 +13,8 @@ from reference import lru
 
 import tracekit
 from tracekit.policies import LRU, POLICIES, PlainPolicy
-from tracekit.replay import build_batches, replay
-from tracekit.replay.threads import on_threads
+from tracekit.replaying import build_batches, replay
+from tracekit.replaying.threads import on_threads
 from tracekit.trace import UsageError, synthesize
 from tracekit.trace.errors import MissingDataError
 

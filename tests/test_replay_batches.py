@@ -5,7 +5,7 @@ import pytest
 from cache_runs import EXAMPLES, Run, runs
 from hypothesis import given, settings
 
-from tracekit.replay import build_batches
+from tracekit.replaying import build_batches
 from tracekit.trace import TraceError
 
 

@@ -6,7 +6,7 @@ import pytest
 from cli_helpers import csv_lines, write_csv
 
 from tracekit.formats import open_any
-from tracekit.replay import ReplayResult
+from tracekit.replaying import ReplayResult
 
 MIB = 1 << 20
 PLAIN = {

@@ -15,13 +15,13 @@ from routing_traces import make_trace
 
 import tracekit
 from tracekit.analysis import default_budget
-from tracekit.analysis.decode import decode_grid
-from tracekit.predictors import predict
-from tracekit.replay import replay
+from tracekit.replaying import replay
 from tracekit.report import build_report
 from tracekit.report.caching import DEFAULT_POLICIES, FRACTIONS, default_budgets
 from tracekit.report.matrix import NOT_LOOKED_UP, recorded_view
 from tracekit.report.words import mib
+from tracekit.routing.grid import decode_grid
+from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, MISS
 

@@ -7,7 +7,7 @@ from routing_traces import make_trace
 
 from tracekit.analysis import default_budget
 from tracekit.policies import load_policy
-from tracekit.replay import replay
+from tracekit.replaying import replay
 from tracekit.report import acting, caching
 from tracekit.report.accuracy import Accuracy, score
 from tracekit.report.words import mib, percent, points

@@ -11,9 +11,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tracekit.analysis import default_budget, residency_timeline
-from tracekit.analysis.decode import decode_grid
 from tracekit.report import build_report
 from tracekit.report.caching import default_budgets
+from tracekit.routing.grid import decode_grid
 
 pytestmark = pytest.mark.skipif(browsers.missing() is not None, reason=str(browsers.missing()))
 

@@ -7,26 +7,27 @@
 Everything here is imported when it is first used, so that ``import tracekit`` costs nothing.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tracekit import analysis, plots
+    from tracekit.engine import Session, record
     from tracekit.formats import open_any as open_trace
-    from tracekit.predictors import predict
-    from tracekit.replay import replay
+    from tracekit.replaying import replay
+    from tracekit.scoring import predict
     from tracekit.studies import sweep
     from tracekit.trace import Trace, TracekitError, synthesize
 
 # Public name: where it is defined, and under which name.
 _PUBLIC = {
+    "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
     "open_trace": ("tracekit.formats", "open_any"),
-    "predict": ("tracekit.predictors", "predict"),
-    "replay": ("tracekit.replay", "replay"),
+    "predict": ("tracekit.scoring", "predict"),
+    "record": ("tracekit.engine", "record"),
+    "replay": ("tracekit.replaying", "replay"),
     "sweep": ("tracekit.studies", "sweep"),
     "synthesize": ("tracekit.trace", "synthesize"),
 }
@@ -35,12 +36,14 @@ _PUBLIC = {
 _MODULES = ("analysis", "plots")
 
 __all__ = [
+    "Session",
     "Trace",
     "TracekitError",
     "analysis",
     "open_trace",
     "plots",
     "predict",
+    "record",
     "replay",
     "sweep",
     "synthesize",
@@ -49,9 +52,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from tracekit.version import version
 
-        return version("tracekit")
+        return version()
     if name in _MODULES:
         return import_module(f"tracekit.{name}")
     if name not in _PUBLIC:
@@ -63,17 +66,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
-
-
-class _Package(ModuleType):
-    """Keeps ``tracekit.replay`` the function, although the package of its parts has that name.
-
-    Python sets every imported submodule as an attribute of its package; not over a public name.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _PUBLIC and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -20,14 +20,14 @@ def whole(name: str, value: Any, least: int, what: str = "a whole number") -> in
     return int(value)
 
 
-def listed(values: Any) -> list[Any]:
+def as_list(values: Any) -> list[Any]:
     """Return one value, or several, as a list; a text is one value."""
     several = isinstance(values, Iterable) and not isinstance(values, str)
     return list(values) if several else [values]
 
 
-def names(values: Any) -> list[Any]:
+def names_in(values: Any) -> list[Any]:
     """Return names as a list; a text is one, or several with commas between."""
     return (
-        [name.strip() for name in values.split(",")] if isinstance(values, str) else listed(values)
+        [name.strip() for name in values.split(",")] if isinstance(values, str) else as_list(values)
     )

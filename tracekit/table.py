@@ -1,15 +1,14 @@
-"""Tables of plain text, and how figures are written in them."""
+"""Tables of plain text."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-MIB = 2**20
-NONE = "-"
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[Row]):
     """One column of a table.
 
     Attributes
@@ -23,64 +22,14 @@ class Column:
     """
 
     header: str
-    cell: Callable[[Mapping[str, Any]], str]
+    cell: Callable[[Row], str]
     left: bool = False
 
 
-def printable(text: str) -> str:
-    """Return `text` with control characters and lone surrogates escaped: it may come from a file."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
-
-
-def counted(n: int, one: str, more: str | None = None) -> str:
-    """Write a number and what it counts: ``1 pass``, ``2 passes``."""
-    return f"{n} {one if n == 1 else more or one + 's'}"
-
-
-def known(value: float | None) -> bool:
-    """Say whether `value` is neither None nor NaN."""
-    return value is not None and value == value
-
-
-def settings(params: Mapping[str, Any]) -> str:
-    """Write parameters and their values: ``predictor=oracle horizon=1``."""
-    return " ".join(f"{name}={value}" for name, value in params.items())
-
-
-def percent(rate: float | None) -> str:
-    """Write a fraction in percent, ``-`` for null; only a whole is written 100.00."""
-    if not known(rate):
-        return NONE
-    text = f"{100 * rate:.2f}"
-    return "99.99" if text == "100.00" and rate < 1 else text
-
-
-def mib(size: float | None) -> str:
-    """Write bytes in MiB, ``-`` for null; small models need more digits."""
-    if not known(size):
-        return NONE
-    value = size / MIB
-    digits = 1 if value >= 100 or value == 0 else 2 if value >= 1 else 4
-    return f"{value:.{digits}f}"
-
-
-def size(n_bytes: float) -> str:
-    """Write bytes in the unit that suits them."""
-    if n_bytes < 1024:
-        return f"{n_bytes:.0f} B"
-    for unit in ("KiB", "MiB", "GiB"):
-        n_bytes /= 1024
-        if n_bytes < 1024 or unit == "GiB":
-            break
-    return f"{n_bytes:.1f} {unit}"
-
-
 def render(
-    columns: Sequence[Column],
-    rows: Sequence[Mapping[str, Any]],
-    group: Callable[[Mapping[str, Any]], Any] | None = None,
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    group: Callable[[Row], Any] | None = None,
 ) -> str:
     """Return `rows` as aligned text; an empty line where `group` of a row changes."""
     headers = [column.header.split("\n") for column in columns]
@@ -97,7 +46,7 @@ def render(
     return "\n".join([*text[:height], *body])
 
 
-def _line(columns: Sequence[Column], widths: Sequence[int], cells: Iterable[str]) -> str:
+def _line(columns: Sequence[Column[Row]], widths: Sequence[int], cells: Iterable[str]) -> str:
     aligned = (
         cell.ljust(width) if column.left else cell.rjust(width)
         for column, width, cell in zip(columns, widths, cells, strict=True)
@@ -105,7 +54,7 @@ def _line(columns: Sequence[Column], widths: Sequence[int], cells: Iterable[str]
     return "  ".join(aligned).rstrip()
 
 
-def _spaced(lines: Sequence[str], groups: Sequence[Any]) -> Iterable[str]:
+def _spaced(lines: Sequence[str], groups: Sequence[Any]) -> Iterator[str]:
     for i, line in enumerate(lines):
         if i and groups[i] != groups[i - 1]:
             yield ""

@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 
 import real_size
-
-from engine import Generation, Options, Streaming, record
-from engine.model_file import ModelFile
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
 MIB = 1 << 20
 ALLOWANCE = 300 * MIB

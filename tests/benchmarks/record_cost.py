@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import real_size
+from tracekit_engine import Options, Session, Streaming, binding
+from tracekit_engine.budget import MIB
+from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 
-from engine import Options, Session, Streaming, binding
-from engine.budget import MIB
-from engine.rows import Place, layer_rows, routing_rows, step_rows
 from tracekit.trace import ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.schema import DECODE
 

@@ -25,7 +25,7 @@ import libcachesim
 import numpy as np
 
 from tracekit.policies import Batches, Policy, load_policy
-from tracekit.replay import build_batches, replay
+from tracekit.replaying import build_batches, replay
 from tracekit.trace import Trace, synthesize
 
 LAYERS, EXPERTS, TOP_K = 48, 128, 8

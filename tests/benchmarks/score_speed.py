@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.predictors import predict
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.run import score_parts
-from tracekit.predictors.scoring.selection import SelectionRule
-from tracekit.predictors.scoring.tally import Tally, Units
-from tracekit.predictors.scoring.training import Entry
 from tracekit.predictors.stale_gate import StaleGate
+from tracekit.routing.blocks import Block
+from tracekit.routing.selection import SelectionRule
+from tracekit.scoring import predict
+from tracekit.scoring.run import score_parts
+from tracekit.scoring.tally import Tally, Units
+from tracekit.scoring.training import Entry
 
 LAYERS, EXPERTS, TOP_K, WIDTH, BLOCK = 48, 128, 8, 2048, 500
 

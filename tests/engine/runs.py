@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tracekit_engine import Options, Session
 
-from engine import Options, Session
 from tracekit.trace import Trace
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "

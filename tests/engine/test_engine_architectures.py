@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import greedy, replay_lru, totals_by_pass
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
-from engine import Generation, Options, Streaming, record
-from engine.model_file import ModelFile
 from tracekit.trace import Trace
 
 ARCHITECTURES = list(tiny_models.MODELS)

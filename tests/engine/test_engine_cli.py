@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from tracekit_engine.model_file import ModelFile
 from typer.testing import CliRunner, Result
 
-from engine.model_file import ModelFile
 from tracekit.cli.app import app
 from tracekit.trace import Trace
 
@@ -63,7 +63,7 @@ def test_what_is_kept_after_ctrl_c_is_of_this_run(model: Path, tmp_path: Path) -
     out = tmp_path / "run.trace"
     code = f"""
 import sys
-from engine import Session
+from tracekit_engine import Session
 evaluate, passes = Session.evaluate, int(sys.argv.pop())
 def breaking(*given, **how):
     global passes

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from tracekit_engine import Options, Session, binding, model_file
+from tracekit_engine.model_file import ModelFile
 
-from engine import Options, Session, binding, model_file
-from engine.model_file import ModelFile
 from tracekit import datasets
 from tracekit.trace import TracekitError, UsageError
 

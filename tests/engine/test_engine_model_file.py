@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import tiny_models
 from gguf import GGUFWriter
+from tracekit_engine.model_file import ModelFile
 
-from engine.model_file import ModelFile
 from tracekit.trace import TracekitError
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from tracekit_engine import Options, Prompt, Session
+from tracekit_engine.prompts import from_file, from_jsonl
 
-from engine import Options, Prompt, Session
-from engine.prompts import from_file, from_jsonl
 from tracekit.trace import TracekitError, UsageError
 
 

@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runs import TEXT, totals_by_pass
+from tracekit_engine import (
+    Capture,
+    Generation,
+    Options,
+    Sampling,
+    Session,
+    Streaming,
+    binding,
+    record,
+)
+from tracekit_engine.model_file import ModelFile
 
-from engine import Capture, Generation, Options, Sampling, Session, Streaming, binding, record
-from engine.model_file import ModelFile
 from tracekit.trace import Trace, TracekitError, UsageError
 
 LONG = Generation(n_decode=10_000, ignore_eos=True, n_ctx=1024)
@@ -110,7 +119,7 @@ def test_the_end_of_a_text(model: Path, tmp_path: Path, monkeypatch: pytest.Monk
     tokens = Trace.open(tmp_path / "on.trace").steps(["token"])["token"].tolist()
     fifth = tokens[3 + 4]
     stop = 3 + tokens[3:].index(fifth)
-    monkeypatch.setattr("engine.model.Model.ends_text", lambda _, token: token == fifth)
+    monkeypatch.setattr("tracekit_engine.model.Model.ends_text", lambda _, token: token == fifth)
     record(model, ["abc"], tmp_path / "run.trace", generation=Generation(20))
     trace = Trace.open(tmp_path / "run.trace")
     assert trace.facts.ended == "end of text"

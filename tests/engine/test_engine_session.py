@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
+from tracekit_engine import Options, Session, Streaming
+from tracekit_engine.model_file import ModelFile
 
-from engine import Options, Session, Streaming
-from engine.model_file import ModelFile
 from tracekit.trace import TracekitError
 
 
@@ -60,8 +60,9 @@ def test_a_session_that_is_dropped_is_closed(model: Path) -> None:
 
 def test_a_process_ends_with_a_session_open(model: Path) -> None:
     code = f"""
-import engine
-session = engine.Session({str(model)!r}, engine.Options(streaming=engine.Streaming(1 << 20)))
+import tracekit
+from tracekit_engine import Options, Streaming
+session = tracekit.Session({str(model)!r}, Options(streaming=Streaming(1 << 20)))
 session.evaluate([1], want_logits=True)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

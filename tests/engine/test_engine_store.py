@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tracekit_engine.lanes import PIECE, Lanes, ReadTimes
+from tracekit_engine.memory import PAGE, FileMemory, may_move_pages
+from tracekit_engine.model_file import StoredTensor
+from tracekit_engine.store import ExpertStore
 
-from engine.lanes import PIECE, Lanes, ReadTimes
-from engine.memory import PAGE, FileMemory, may_move_pages
-from engine.model_file import StoredTensor
-from engine.store import ExpertStore
 from tracekit.trace import TracekitError
 from tracekit.trace.schema import HIT, MISS
 
@@ -184,7 +184,7 @@ def test_pages_change_hands(
     stored: Path, kernel_moves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel_moves:
-        monkeypatch.setattr("engine.memory._libc.mremap", lambda *_: 2**64 - 1)
+        monkeypatch.setattr("tracekit_engine.memory._libc.mremap", lambda *_: 2**64 - 1)
     memory, _mapping = in_place_of_its_mapping(stored)
     first, second = (100, 100 + 9 * PAGE), (20 * PAGE + 5, 30 * PAGE)
     memory.occupy(*first)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import TEXT, greedy
+from tracekit_engine import Options, Session, Streaming, ggml
+from tracekit_engine.budget import available_memory, bank_bytes
+from tracekit_engine.model_file import ModelFile
 
-from engine import Options, Session, Streaming, ggml
-from engine.budget import available_memory, bank_bytes
-from engine.model_file import ModelFile
 from tracekit import datasets
 from tracekit.trace import TracekitError, UsageError
 
@@ -180,6 +180,6 @@ def test_layouts_that_disagree_are_refused(model: Path, monkeypatch: pytest.Monk
             )
         )
 
-    monkeypatch.setattr("engine.graph.check_layout", misread)
+    monkeypatch.setattr("tracekit_engine.graph.check_layout", misread)
     with pytest.raises(TracekitError, match=r"lays its tensors out differently"):
         Session(model, Options())

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from tracekit.arguments import listed, names
-from tracekit.predictors import PREDICTORS, PredictResult, predict
-from tracekit.predictors.scoring.predict import check_usable
-from tracekit.predictors.scoring.routers import Routers
+from tracekit.arguments import as_list, names_in
+from tracekit.predictors import PREDICTORS
+from tracekit.routing.routers import Routers
+from tracekit.scoring import PredictResult, predict
+from tracekit.scoring.usable import check_usable
 from tracekit.trace import Trace
 
 BY_LAYER = ("stale-gate", "prev-token", "static-hot", "ctrl")
@@ -144,7 +145,7 @@ def recall_by_named(
         More experts to name than the model has.
     """
     chosen, notes = _usable(trace, predictors, BY_NAMED)
-    named = listed(named) if named is not None else named_by_default(trace)
+    named = as_list(named) if named is not None else named_by_default(trace)
     frame = recall_scored(
         predict(trace, chosen, named=named, per_layer=False, seed=seed, jobs=jobs), named
     )
@@ -182,7 +183,7 @@ def _usable(
 ) -> tuple[list[str], list[str]]:
     """Take what was named as it is; of the default, what can run, and say what cannot."""
     if named is not None:
-        return names(named), []
+        return names_in(named), []
     routers = Routers(trace)
     reasons = {name: check_usable(trace, routers, PREDICTORS.find(name)) for name in default}
     usable = [name for name, reason in reasons.items() if reason is None]

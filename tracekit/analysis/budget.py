@@ -1,6 +1,6 @@
 """Which cache budget to look at when nobody names one."""
 
-from tracekit.replay.budgets import checked_bytes
+from tracekit.replaying.budgets import checked_bytes
 from tracekit.trace import Trace
 
 DEFAULT_FRACTION = 0.25

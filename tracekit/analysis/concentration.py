@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.decode import decode_grid
 from tracekit.analysis.popularity import expert_popularity
+from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.policies import Batches, Policy
-from tracekit.replay import build_batches, replay
+from tracekit.replaying import build_batches, replay
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 

@@ -6,14 +6,13 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
-from tracekit.arguments import names
+from tracekit.arguments import names_in
 from tracekit.policies import Batches, Cell, Policy, load_policy
-from tracekit.predictors.scoring.bootstrap import Bootstrap
-from tracekit.predictors.scoring.tally import Units
-from tracekit.predictors.scoring.training import DecodedTurns
-from tracekit.replay import build_batches, inputs_of, simulate
-from tracekit.replay.budgets import budgets_in_bytes
-from tracekit.table import settings
+from tracekit.replaying import build_batches, inputs_of, simulate
+from tracekit.replaying.budgets import budgets_in_bytes
+from tracekit.routing.turns import DecodedTurns
+from tracekit.stats.bootstrap import Bootstrap
+from tracekit.stats.units import Units
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
 
@@ -45,7 +44,7 @@ def hit_rate_gains(
     Returns
     -------
     DataFrame
-        One row per (policy, budget): ``policy``, ``params`` (text), ``baseline`` (its name),
+        One row per (policy, budget): ``policy``, ``params`` (a mapping), ``baseline`` (its name),
         ``cache_bytes``, ``cache_fraction``, ``token_cycle_bytes``, ``hit_rate_decode`` of the
         policy, ``baseline_hit_rate_decode``, ``gain`` (their difference, a fraction), ``ci95_low``,
         ``ci95_high`` (NaN where there is too little to draw from), ``demand_bytes_decode`` (read
@@ -89,7 +88,7 @@ def hit_rate_gains(
     bootstrap = Bootstrap(units.turn, seed)
     reference, plain = cells(baseline)
     rows = []
-    for chosen in names(policies):
+    for chosen in names_in(policies):
         policy, found = cells(chosen)
         for cell, base in zip(found, plain, strict=True):
             hits, against = by_unit(cell.hits), by_unit(base.hits)
@@ -99,7 +98,7 @@ def hit_rate_gains(
             rows.append(
                 {
                     "policy": policy.name,
-                    "params": settings(asdict(policy.params)),
+                    "params": asdict(policy.params),
                     "baseline": reference.name,
                     "cache_bytes": cell.budget_bytes,
                     "cache_fraction": cell.budget_bytes / batches.bank_bytes,

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.decode import DecodeGrid, decode_grid
+from tracekit.routing.grid import DecodeGrid, decode_grid
 from tracekit.trace import Trace, TraceError, UsageError
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.budget import budget_of
-from tracekit.analysis.decode import decode_grid
 from tracekit.analysis.gaps import token_gaps
 from tracekit.policies import LRU
-from tracekit.replay import build_batches
+from tracekit.replaying import build_batches
+from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE
 

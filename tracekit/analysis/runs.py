@@ -1,16 +1,17 @@
 """What a cache did token by token: what was found resident, and what was read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.budget import budget_of
-from tracekit.arguments import names
+from tracekit.arguments import names_in
 from tracekit.policies import Batches, Cell, Limit, Policy, load_policy
-from tracekit.replay import build_batches, inputs_of, simulate
-from tracekit.table import settings
+from tracekit.replaying import build_batches, inputs_of, simulate
+from tracekit.routing.residency import recorded_states
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, HIT, MISS, PREFETCHED
 
@@ -34,7 +35,7 @@ def residency_timeline(
     Returns
     -------
     DataFrame
-        One row per (decoded token, MoE layer): ``policy``, ``params`` (text, as in ``seed=0``),
+        One row per (decoded token, MoE layer): ``policy``, ``params`` (a mapping),
         ``cache_bytes`` (missing where the trace does not say), ``token`` (from 0, over all turns), ``turn``, ``step``, ``layer``,
         ``lookups``, ``hits``, ``misses``, ``prefetched`` (found because it had been read ahead;
         not among the hits), ``read_bytes``.
@@ -64,7 +65,7 @@ def residency_timeline(
     return pd.DataFrame(
         {
             "policy": loaded.name,
-            "params": settings(asdict(loaded.params)),
+            "params": _each(asdict(loaded.params), len(decode)),
             "cache_bytes": budget,
             "token": _count_tokens(batches.pass_id[decode]),
             "turn": batches.turn[decode],
@@ -110,12 +111,14 @@ def read_bytes_by_token(
     if policies is None:
         policies = read_by_default(trace)
     tokens = []
-    for policy in names(policies):
+    for policy in names_in(policies):
         timeline = residency_timeline(trace, policy, cache_bytes)
         timeline["hits"] += timeline["prefetched"]
         same = ["policy", "params", "cache_bytes", "token", "turn", "step"]
-        sums = timeline.groupby(same, sort=False, dropna=False)[["read_bytes", "lookups", "hits"]]
-        tokens.append(sums.sum().reset_index())
+        by_token = timeline.groupby("token", sort=False)
+        of_run = by_token[same].first().reset_index(drop=True)
+        sums = by_token[["read_bytes", "lookups", "hits"]].sum().reset_index(drop=True)
+        tokens.append(pd.concat([of_run, sums], axis=1))
     return pd.concat(tokens, ignore_index=True).assign(token_cycle_bytes=trace.token_cycle_bytes)
 
 
@@ -141,15 +144,12 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             f"{trace.name} does not say what the engine found resident; record with --stream, or "
             "name a policy to replay."
         )
-    columns = ["turn", "pass", "phase", "step", "layer", "residency"]
-    columns += ["dropped"] if trace.has("dropped") else []
-    routing = trace.routing(columns)
+    routing = trace.routing(["turn", "pass", "phase", "step", "layer"])
     decode = routing["phase"] == DECODE
     routing = {name: column[decode] for name, column in routing.items()}
-    # What was dropped was neither looked up nor read, whatever stands for its residency.
-    looked_up = routing["dropped"] != 1 if "dropped" in routing else True
+    states = recorded_states(trace)[decode]
     found = {
-        name: ((routing["residency"] == code) & looked_up).sum(axis=1)
+        name: (states == code).sum(axis=1)
         for name, code in (("hits", HIT), ("misses", MISS), ("prefetched", PREFETCHED))
     }
     sizes = trace.expert_bytes[np.searchsorted(trace.moe_layers, routing["layer"])]
@@ -157,7 +157,7 @@ def _recorded(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "policy": RECORDED,
-            "params": "",
+            "params": _each({}, len(states)),
             "cache_bytes": np.nan if budget is None else budget,
             "token": _count_tokens(routing["pass"]),
             "turn": routing["turn"],
@@ -168,6 +168,11 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             "read_bytes": found["misses"] * sizes,
         }
     )
+
+
+def _each(params: Mapping[str, Any], n_rows: int) -> list[Mapping[str, Any]]:
+    """Return `params` for each of `n_rows` rows, without copies of it."""
+    return [params] * n_rows
 
 
 def _count_tokens(pass_id: np.ndarray) -> np.ndarray:

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.decode import decode_grid
 from tracekit.analysis.gaps import token_gaps
+from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 

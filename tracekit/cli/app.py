@@ -85,9 +85,9 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import tracekit
+        from tracekit.version import version as installed
 
-        print(f"tracekit {tracekit.__version__}")
+        print(f"tracekit {installed()}")
         raise typer.Exit
 
 

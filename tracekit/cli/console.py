@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tracekit.table import printable
+from tracekit.figures import printable
 
 INTERRUPTED = 130
 _CLEAR = "\r\x1b[K"

@@ -10,7 +10,7 @@ import typer
 from tracekit.cli.console import Console
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
-from tracekit.table import MIB, size
+from tracekit.figures import MIB, in_bytes
 from tracekit.trace.errors import UsageError
 
 
@@ -58,7 +58,7 @@ def import_(
         console.warn(warning)
     write_trace(trace, output, force=force)
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
-    console.note(f"Wrote {output}: {trace.n_rows} routings, {size(n_bytes)}.")
+    console.note(f"Wrote {output}: {trace.n_rows} routings, {in_bytes(n_bytes)}.")
     validate = []
     if trace.has("residency"):
         if trace.budget_bytes is None:

@@ -13,7 +13,7 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output
-from tracekit.table import MIB, counted, mib, percent, printable, size
+from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
 
 # What a trace may carry beside the routing itself.
 _OPTIONAL = {
@@ -39,12 +39,13 @@ def info(
     console = Console(quiet, verbose)
     destination = Output(output, format, force, formats=("table", "json"), inputs=[trace])
     from tracekit.formats import open_any
+    from tracekit.routing.residency import recorded_rates
     from tracekit.trace import describe
 
     opened = open_any(trace)
     for warning in opened.warnings:
         console.warn(warning)
-    facts = describe(opened)
+    facts = describe(opened) | recorded_rates(opened)
     destination.write(
         table=lambda: "\n".join(f"{name:<9} {printable(text)}" for name, text in _lines(facts)),
         document=lambda: {"schema": "tracekit.info/1", **facts},
@@ -98,7 +99,7 @@ def _model(model: Facts) -> str:
 def _experts(facts: Facts) -> str:
     if facts["bank_bytes"] is None:
         return "sizes unknown, so a cache cannot be replayed"
-    sizes = dict.fromkeys(size(facts[f"expert_bytes_{end}"]) for end in ("min", "max"))
+    sizes = dict.fromkeys(in_bytes(facts[f"expert_bytes_{end}"]) for end in ("min", "max"))
     return (
         f"{' to '.join(sizes)} each, bank {mib(facts['bank_bytes'])} MiB, "
         f"token cycle {mib(facts['token_cycle_bytes'])} MiB (what one token touches over all layers)"

@@ -9,7 +9,7 @@ import typer
 
 from tracekit.cli.output import FORMATS
 from tracekit.datasets import resolve
-from tracekit.table import MIB
+from tracekit.figures import MIB
 from tracekit.trace.errors import UsageError
 
 MAX_MIB = 10**12  # in bytes, still a 64-bit number

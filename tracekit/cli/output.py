@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.cli.console import Console
-from tracekit.table import settings
+from tracekit.figures import settings
 from tracekit.trace.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "parquet")

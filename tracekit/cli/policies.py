@@ -6,7 +6,8 @@ from typing import Any
 from tracekit.cli.console import Console
 from tracekit.cli.options import ForceOption, FormatOption, OutputOption, QuietOption
 from tracekit.cli.output import Output, flat
-from tracekit.table import NONE, Column, render, settings
+from tracekit.figures import NONE, settings
+from tracekit.table import Column, render
 
 FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "stochastic")
 

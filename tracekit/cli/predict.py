@@ -79,7 +79,7 @@ def predict(
     more_named = options.whole_numbers("--named", named) if named else None
     params = {key: ",".join(values) for key, values in options.params(param or []).items()}
     from tracekit.formats import open_any
-    from tracekit.predictors import predict as run
+    from tracekit.scoring import predict as run
 
     opened = open_any(trace)
     for warning in opened.warnings:

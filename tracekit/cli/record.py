@@ -11,14 +11,14 @@ import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
-from tracekit.table import MIB
+from tracekit.figures import MIB
 from tracekit.trace.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:
-    from engine.options import Streaming
-    from engine.prompts import Prompt
-    from engine.recorder import Progress
-    from engine.session import Session
+    from tracekit_engine.options import Streaming
+    from tracekit_engine.prompts import Prompt
+    from tracekit_engine.recorder import Progress
+    from tracekit_engine.session import Session
 
 
 def record(
@@ -126,9 +126,11 @@ def record(
     router asks for them. Computes on the CPU, flash attention off.
     """
     with ending_at_once():
-        from engine import Capture, Generation, Options, Sampling, binding
-        from engine import record as record_run
-        from tracekit import datasets
+        from tracekit import datasets, engine
+
+        engine.load()
+        from tracekit_engine import Capture, Generation, Options, Sampling, binding
+        from tracekit_engine import record as record_run
 
         binding.load()
 
@@ -185,7 +187,7 @@ def record(
 def _streaming(
     stream: bool, cache_mib: str | None, io_threads: int | None, direct_io: bool
 ) -> "Streaming | None":
-    from engine import Streaming
+    from tracekit_engine import Streaming
 
     if not stream:
         for option, given in (
@@ -211,7 +213,7 @@ def _streaming(
 
 
 def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
-    from engine import prompts
+    from tracekit_engine import prompts
 
     if str(file) == str(jsonl) == "-":
         raise UsageError("Standard input is either --prompt-file or --prompts; name a file.")

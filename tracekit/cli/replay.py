@@ -23,9 +23,9 @@ from tracekit.cli.output import Output, flat_records
 from tracekit.trace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit.predictors import PredictResult
     from tracekit.registry import Registry
-    from tracekit.replay import ReplayResult
+    from tracekit.replaying import ReplayResult
+    from tracekit.scoring import PredictResult
 
 
 def replay(
@@ -109,8 +109,8 @@ def replay(
     }
     params = options.params(param or [])
     from tracekit.formats import open_any
-    from tracekit.replay import DEFAULT_POLICIES
-    from tracekit.replay import replay as run
+    from tracekit.replaying import DEFAULT_POLICIES
+    from tracekit.replaying import replay as run
 
     default = ("lru",) if validate else DEFAULT_POLICIES
     names = options.split("--policy", policy) if policy else default
@@ -141,7 +141,7 @@ def replay(
                 progress=progress,
             )
     if predictors:
-        from tracekit.predictors import predict
+        from tracekit.scoring import predict
 
         try:
             with console.progress("predict") as progress:

@@ -15,7 +15,7 @@ from tracekit.cli.options import (
     TraceArgument,
 )
 from tracekit.cli.output import check_free, written_whole
-from tracekit.table import size
+from tracekit.figures import in_bytes
 from tracekit.trace.errors import UsageError
 
 
@@ -72,5 +72,5 @@ def report(
         )
     with written_whole(output) as work:
         work.write_text(page, encoding="utf-8", errors="backslashreplace")
-    console.note(f"Wrote {output}: {size(output.stat().st_size)}, one file.")
+    console.note(f"Wrote {output}: {in_bytes(output.stat().st_size)}, one file.")
     console.note("Next: open it in a browser.")

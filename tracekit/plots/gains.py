@@ -5,9 +5,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from tracekit.figures import MIB
 from tracekit.plots.style import (
     BLACK,
-    MIB,
     axes_or_new,
     budget_axis,
     error_bars,

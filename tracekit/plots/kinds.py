@@ -13,11 +13,11 @@ from tracekit import analysis, plots
 from tracekit.analysis.budget import DEFAULT_FRACTION
 from tracekit.analysis.curves import POLICIES as CURVES
 from tracekit.analysis.runs import RECORDED, read_by_default
-from tracekit.plots.style import in_mib
+from tracekit.figures import in_mib
 from tracekit.policies import Policy, Retention, load_policies
 from tracekit.predictors import PREDICTORS
-from tracekit.predictors.scoring.predict import check_usable
-from tracekit.predictors.scoring.routers import Routers
+from tracekit.routing.routers import Routers
+from tracekit.scoring.usable import check_usable
 from tracekit.trace import Trace, UsageError
 
 FALLBACK = "prev-token"  # a predictor that every trace can run

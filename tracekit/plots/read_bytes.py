@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from tracekit.figures import MIB, in_mib
 from tracekit.plots.style import (
     GREY,
-    MIB,
     PALE,
     axes_or_new,
     finish,
     grouped_numbers,
-    in_mib,
     legend_below,
     marked_if_few,
     policy_series,

@@ -8,15 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from tracekit.analysis.budget import DEFAULT_FRACTION
+from tracekit.figures import MIB, in_mib
 from tracekit.plots.style import (
     BLUE,
     GREY,
-    MIB,
     VERMILION,
     axes_or_new,
     finish,
     grouped_numbers,
-    in_mib,
     legend_below,
     percent_axis,
 )

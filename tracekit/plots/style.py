@@ -5,7 +5,6 @@ them: readers with any colour vision tell them apart. Every series also has a li
 of its own, so that a print in grey stays readable. Nothing here touches matplotlib's global state.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tracekit.figures import MIB, in_mib
 from tracekit.policies import POLICIES
-from tracekit.table import MIB
 
 BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -81,11 +80,11 @@ def policy_series(data: pd.DataFrame) -> list[tuple[str, dict[str, Any], pd.Data
 def series_names(data: pd.DataFrame) -> pd.Series:
     """Name the policy of each row, with its predictor, and with what tells its variants apart.
 
-    ``retention (stale-gate)``, ``random seed=1``, ``drop-cold (leaves experts out)``: `data` has the columns ``policy`` and ``params``,
-    which is text as in ``predictor=stale-gate horizon=2``.
+    ``retention (stale-gate)``, ``random seed=1``, ``drop-cold (leaves experts out)``: `data` has the columns
+    ``policy`` and ``params``, a mapping of names to values.
     """
-    params = [dict(_settings(text)) for text in data["params"]]
-    values: dict[tuple[str, str], set[str]] = {}
+    params = list(data["params"])
+    values: dict[tuple[str, str], set[Any]] = {}
     for policy, of_row in zip(data["policy"], params, strict=True):
         for field, value in of_row.items():
             values.setdefault((policy, field), set()).add(value)
@@ -104,11 +103,6 @@ def series_names(data: pd.DataFrame) -> pd.Series:
 
 def _lossy() -> set[str]:
     return {cls.name for cls in POLICIES if cls.lossy}
-
-
-def _settings(text: str) -> list[tuple[str, str]]:
-    parts = re.split(r" (?=\w+=)", text) if text else []
-    return [(field, value) for field, _, value in (part.partition("=") for part in parts)]
 
 
 def series_styles(
@@ -249,12 +243,6 @@ def sparse_marker(style: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
 def marked_if_few(style: dict[str, Any], points: int, few: int = 40) -> dict[str, Any]:
     """Mark the points of a short line, which may be a single one, and leave a long line bare."""
     return {**style, "marker": "." if points <= few else "None"}
-
-
-def in_mib(size: float) -> str:
-    """Write a number of bytes as MiB: digits where they matter, thousands separated."""
-    mib = size / MIB
-    return f"{mib:,.0f} MiB" if mib >= 100 else f"{mib:.3g} MiB"
 
 
 def layer_range(layers: np.ndarray) -> np.ndarray:

@@ -8,12 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 
+from tracekit.figures import in_mib
 from tracekit.plots.style import (
     BLACK,
     ORANGE,
     axes_or_new,
     finish,
-    in_mib,
     layer_range,
     legend_below,
     series_names,

@@ -5,16 +5,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from tracekit.figures import MIB, in_mib
 from tracekit.plots.style import (
     BLACK,
     BLUE,
     GREY,
-    MIB,
     ORANGE,
     axes_or_new,
     finish,
     grouped_numbers,
-    in_mib,
     legend_below,
     marked_if_few,
     whole_numbers,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tracekit.figures import Figure
 from tracekit.kernels import kernel
 from tracekit.registry import Registry
 from tracekit.trace.schema import DECODE
@@ -115,7 +116,7 @@ class Batches:
         return _next_use(self.keys, self.n_keys)
 
     @cached_property
-    def settled(self) -> np.ndarray:
+    def after_first_decode(self) -> np.ndarray:
         """Decode batches after their turn's first decoded token, bool [B].
 
         A prefill may leave more resident than the budget; by then every layer has had its turn to
@@ -252,6 +253,10 @@ class Policy(ABC):
         It reads experts that nobody has asked for yet.
     lossy : bool
         It changes what the model computes, and is given ``batches.weights``.
+    counters : tuple of Figure
+        The declarations of its own totals: name, unit, what it means, whether it may be null.
+    legend : tuple of str
+        Lines that explain its counters under a table, in words for a reader of that table.
     """
 
     name: ClassVar[str]
@@ -262,6 +267,8 @@ class Policy(ABC):
     needs_predictor: ClassVar[bool] = False
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
+    counters: ClassVar[tuple[Figure, ...]] = ()
+    legend: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params

@@ -6,7 +6,12 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Policy, register
-from tracekit.policies.lossy import lossy_cell, normalised_weights
+from tracekit.policies.lossy import (
+    LOSSY_COUNTERS,
+    LOSSY_LEGEND,
+    lossy_cell,
+    normalised_weights,
+)
 from tracekit.policies.lru import LRU
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
@@ -46,6 +51,8 @@ class DropCold(Policy):
     summary = "LRU; a missing expert weighted below F / k is not read (changes the output)"
     Params = DropColdParams
     lossy = True
+    counters = LOSSY_COUNTERS
+    legend = (LOSSY_LEGEND,)
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`."""

@@ -5,7 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.policies.base import Batches, Policy, register
-from tracekit.policies.lossy import lossy_cell, normalised_weights
+from tracekit.policies.lossy import (
+    LOSSY_COUNTERS,
+    LOSSY_LEGEND,
+    lossy_cell,
+    normalised_weights,
+)
 from tracekit.policies.lru import LRU
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
@@ -42,6 +47,8 @@ class FewerExperts(Policy):
     summary = "LRU over each decoded token's first k' experts only (changes the output)"
     Params = FewerExpertsParams
     lossy = True
+    counters = LOSSY_COUNTERS
+    legend = (LOSSY_LEGEND,)
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`."""

@@ -2,8 +2,22 @@
 
 import numpy as np
 
+from tracekit.figures import Figure, Unit
 from tracekit.policies.base import Batches, Cell
 from tracekit.trace.schema import DECODE
+
+LOSSY_COUNTERS = (
+    Figure("dropped", Unit.COUNT, "experts left out"),
+    Figure("saved_bytes", Unit.BYTES, "decode bytes that plain LRU reads and this does not"),
+    Figure("saved_share", Unit.FRACTION, "the same, of the decode bytes of plain LRU", True),
+    Figure(
+        "mass_lost", Unit.FRACTION, "router weight that a decode routing loses, on average", True
+    ),
+)
+LOSSY_LEGEND = (
+    "leaving experts out changes what the model computes; mass lost: their share of the "
+    "router weight; saved: of the decode bytes that plain LRU reads; they are no lookups"
+)
 
 
 def normalised_weights(batches: Batches) -> np.ndarray:

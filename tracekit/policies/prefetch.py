@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.figures import Figure, Unit
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
@@ -56,6 +58,23 @@ class Prefetch(Policy):
     Params = PrefetchParams
     needs_predictor = True
     speculative = True
+    counters = (
+        Figure("demand_bytes", Unit.BYTES, "bytes read for lookups that missed"),
+        Figure("speculative_useful_bytes", Unit.BYTES, "bytes read ahead and hit before eviction"),
+        Figure("speculative_reads", Unit.COUNT, "experts read ahead"),
+        Figure("speculative_useful", Unit.COUNT, "experts read ahead and hit before eviction"),
+        Figure("speculative_skipped", Unit.COUNT, "reads ahead that found no room"),
+        Figure("evicted_by_speculation", Unit.COUNT, "residents that made room for reads ahead"),
+        PROMOTED,
+        Figure("speculative_wasted_bytes", Unit.BYTES, "bytes read ahead for nothing"),
+        Figure("useful_share", Unit.FRACTION, "experts read ahead that were useful", True),
+    )
+    legend = (
+        "reading ahead: every such read is taken to arrive in time; useful: hit before it was "
+        "evicted; skipped: no room; evicted by speculation: residents that made room; demand "
+        "decode: what decoded tokens still wait for",
+        PROMOTED_LEGEND,
+    )
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`."""
@@ -68,7 +87,7 @@ class Prefetch(Policy):
             read = np.empty(len(batches), np.int64)
             prefetched = np.empty(len(batches), np.int32)
             hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
-            counts = np.zeros(len(_COUNTERS), np.int64)
+            counts = np.zeros(len(_COUNTED), np.int64)
             _prefetch(
                 batches.keys,
                 batches.batch_start,
@@ -85,7 +104,7 @@ class Prefetch(Policy):
                 hit,
                 counts,
             )
-            counters = dict(zip(_COUNTERS, counts.tolist(), strict=True))
+            counters = dict(zip(_COUNTED, counts.tolist(), strict=True))
             counters["speculative_wasted_bytes"] = (
                 int(read.sum()) - counters["demand_bytes"] - counters["speculative_useful_bytes"]
             )
@@ -120,15 +139,8 @@ class Prefetch(Policy):
         return wanted
 
 
-_COUNTERS = (
-    "demand_bytes",
-    "speculative_useful_bytes",
-    "speculative_reads",
-    "speculative_useful",
-    "speculative_skipped",
-    "evicted_by_speculation",
-    "promoted",
-)
+# Those of the counters that the kernel fills, in its order.
+_COUNTED = tuple(figure.name for figure in Prefetch.counters[:7])
 
 
 # The list of `retention`, and a flag on what was read ahead and not yet hit. To make room, the walk

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.figures import Figure, Unit
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.trace.schema import DECODE
+
+PROMOTED = Figure("promoted", Unit.COUNT, "residents that were predicted and made recent")
+PROMOTED_LEGEND = "promoted: residents that were predicted, made as recent as if just used"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Retention(Policy):
     summary = "LRU; residents predicted for the next layer become recent"
     Params = RetentionParams
     needs_predictor = True
+    counters = (PROMOTED,)
+    legend = (PROMOTED_LEGEND,)
 
     def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
         """See `Policy.simulate`; counts `promoted`, the residents that were made recent."""

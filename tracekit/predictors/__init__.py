@@ -1,6 +1,5 @@
-"""Predictors of expert routing: one file a predictor, found through a registry, one scorer."""
+"""Predictors of expert routing: one file a predictor, found through a registry."""
 
-from tracekit.predictors.acting import guesses
 from tracekit.predictors.base import (
     PREDICTORS,
     LearnedPredictor,
@@ -14,8 +13,6 @@ from tracekit.predictors.layer_lag import LayerLag
 from tracekit.predictors.oracle import Oracle
 from tracekit.predictors.prev_token import PrevToken
 from tracekit.predictors.random_guess import RandomGuess
-from tracekit.predictors.scoring.predict import predict
-from tracekit.predictors.scoring.result import PredictResult
 from tracekit.predictors.stale_gate import StaleGate
 from tracekit.predictors.stale_gate_fit import StaleGateFit
 from tracekit.predictors.stale_gate_renorm import StaleGateRenorm
@@ -31,7 +28,6 @@ __all__ = [
     "LayerLag",
     "LearnedPredictor",
     "Oracle",
-    "PredictResult",
     "Predictor",
     "PrevToken",
     "RandomGuess",
@@ -41,7 +37,5 @@ __all__ = [
     "StaticHot",
     "StaticHotInSample",
     "TokenTable",
-    "guesses",
-    "predict",
     "register",
 ]

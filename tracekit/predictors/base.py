@@ -25,9 +25,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.routers import Routers
 from tracekit.registry import Registry
+from tracekit.routing.blocks import Block
+from tracekit.routing.routers import Routers
 
 
 @dataclass(frozen=True)

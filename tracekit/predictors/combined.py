@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.predictors.base import register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.ridge import affordable_groups
-from tracekit.predictors.scoring.token_counts import TokenCounts
+from tracekit.predictors.learning.ridge import affordable_groups
+from tracekit.predictors.learning.token_counts import TokenCounts
 from tracekit.predictors.stale_gate import StaleGate
 from tracekit.predictors.stale_gate_fit import StaleGateFit
+from tracekit.routing.blocks import Block
 
 
 @register

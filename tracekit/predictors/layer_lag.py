@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.repeated import scores_in_order, weights_of
-from tracekit.predictors.scoring.routers import Routers
+from tracekit.predictors.learning.repeated import scores_in_order, weights_of
+from tracekit.routing.blocks import Block
+from tracekit.routing.routers import Routers
 from tracekit.trace.errors import UsageError
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.predictors.base import Predictor, register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.draws import drawn
-from tracekit.predictors.scoring.repeated import scores_in_order, weights_of
+from tracekit.predictors.learning.draws import drawn
+from tracekit.predictors.learning.repeated import scores_in_order, weights_of
+from tracekit.routing.blocks import Block
 
 
 @register

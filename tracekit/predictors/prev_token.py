@@ -3,8 +3,8 @@
 import numpy as np
 
 from tracekit.predictors.base import Predictor, register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.repeated import scores_in_order, weights_of
+from tracekit.predictors.learning.repeated import scores_in_order, weights_of
+from tracekit.routing.blocks import Block
 
 
 @register

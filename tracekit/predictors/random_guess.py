@@ -3,8 +3,8 @@
 import numpy as np
 
 from tracekit.predictors.base import Predictor, register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.draws import drawn
+from tracekit.predictors.learning.draws import drawn
+from tracekit.routing.blocks import Block
 
 
 @register

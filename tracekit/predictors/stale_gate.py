@@ -3,7 +3,7 @@
 import numpy as np
 
 from tracekit.predictors.base import Predictor, register
-from tracekit.predictors.scoring.blocks import Block
+from tracekit.routing.blocks import Block
 
 
 @register

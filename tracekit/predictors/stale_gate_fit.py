@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.ridge import Fit, RidgeSums, affordable_groups, best_fit
+from tracekit.predictors.learning.ridge import Fit, RidgeSums, affordable_groups, best_fit
 from tracekit.predictors.stale_gate import StaleGate
+from tracekit.routing.blocks import Block
 
 # Below this a fit lost to plain stale-gate on a model of 32 experts, whatever the penalty.
 MIN_ROWS = 256

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
-from tracekit.predictors.scoring.blocks import Block
+from tracekit.routing.blocks import Block
 
 
 @register

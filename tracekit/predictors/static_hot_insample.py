@@ -3,8 +3,8 @@
 import numpy as np
 
 from tracekit.predictors.base import register
-from tracekit.predictors.scoring.blocks import Block
 from tracekit.predictors.static_hot import StaticHot
+from tracekit.routing.blocks import Block
 
 
 @register

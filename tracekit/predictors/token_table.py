@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
-from tracekit.predictors.scoring.blocks import Block
-from tracekit.predictors.scoring.token_counts import TokenCounts
+from tracekit.predictors.learning.token_counts import TokenCounts
+from tracekit.routing.blocks import Block
 
 
 @register

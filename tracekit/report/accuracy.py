@@ -13,11 +13,14 @@ from tracekit.analysis.accuracy import (
     named_by_default,
     recall_scored,
 )
-from tracekit.predictors import PREDICTORS, LearnedPredictor, predict
-from tracekit.predictors.scoring.predict import DEFAULT, check_usable, missing_column
-from tracekit.predictors.scoring.report import NO_RIVALS, alarm, label, sentences
-from tracekit.predictors.scoring.routers import Routers
-from tracekit.report.words import NONE, listed, percent
+from tracekit.figures import NONE, joined
+from tracekit.predictors import PREDICTORS, LearnedPredictor
+from tracekit.report.words import percent
+from tracekit.routing.routers import Routers
+from tracekit.scoring import predict
+from tracekit.scoring.predict import DEFAULT
+from tracekit.scoring.text import NO_RIVALS, alarm, label, sentences
+from tracekit.scoring.usable import check_usable, missing_column
 from tracekit.trace import Trace, TraceError
 
 # Values of gate inputs up to which fitted predictors are scored unasked: a few seconds' work.
@@ -122,7 +125,7 @@ def _usable(trace: Trace) -> tuple[list[str], list[str]]:
             usable.append(name)
             continue
         lacking.setdefault(why, []).append(name)
-    reasons = [f"{listed(names)}, as {why}" for why, names in lacking.items()]
+    reasons = [f"{joined(names)}, as {why}" for why, names in lacking.items()]
     return usable, [f"Not scored: {'; '.join(reasons)}."] if reasons else []
 
 

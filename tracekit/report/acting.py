@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracekit.analysis import hit_rate_gains
+from tracekit.figures import NONE, joined, known, points
 from tracekit.policies import LRU, Policy, Prefetch, Retention
 from tracekit.predictors import PREDICTORS, LearnedPredictor
-from tracekit.predictors.scoring.predict import check_usable
-from tracekit.predictors.scoring.routers import Routers
 from tracekit.report.accuracy import Accuracy, best_of, rivals
 from tracekit.report.caching import Cache
-from tracekit.report.words import NONE, known, listed, mib, percent, points
+from tracekit.report.words import mib, percent
+from tracekit.routing.routers import Routers
+from tracekit.scoring.usable import check_usable
 from tracekit.trace import Trace, TraceError
 
 Records = Sequence[Mapping[str, Any]]
@@ -148,7 +149,7 @@ def _verdict(tried: Sequence[str], name: str, rows: Sequence[Row], n_tokens: int
         f"{still} still read for a token: reading one layer ahead of LRU can buy no more."
     )
     if name != DEFAULT:
-        best = f", the best for prefetch of {listed(list(tried))}," if len(tried) > 1 else ""
+        best = f", the best for prefetch of {joined(list(tried))}," if len(tried) > 1 else ""
         said += (
             f" {DEFAULT}, which retention and prefetch act on by default, cannot run on this trace; "
             f"{name}{best} stands in, and says nothing about {DEFAULT}."

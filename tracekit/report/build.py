@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-import tracekit
 from tracekit.plots.kinds import Choices
 from tracekit.report import accuracy, acting, caching, headline, matrix, overview
 from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
 from tracekit.trace import Trace, TraceError
+from tracekit.version import version
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def build_report(
         acting=acted,
         matrix=browser,
         pictures=pictures,
-        colophon=f"Made by tracekit {tracekit.__version__} from {trace.name}, seed {seed}.",
+        colophon=f"Made by tracekit {version()} from {trace.name}, seed {seed}.",
     )
 
 

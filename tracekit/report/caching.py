@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from tracekit.analysis.budget import default_budget
-from tracekit.analysis.decode import decode_grid
+from tracekit.figures import NONE, known, settings
 from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
-from tracekit.replay import build_batches, inputs_of, replay, simulate
-from tracekit.report.matrix import View, dropped_slots, recorded_view, replayed_view
-from tracekit.report.words import NONE, known, mib, percent
-from tracekit.table import settings
+from tracekit.replaying import build_batches, inputs_of, replay, simulate
+from tracekit.report.matrix import View, recorded_view, replayed_view
+from tracekit.report.words import mib, percent
+from tracekit.routing.grid import decode_grid, dropped_slots
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")

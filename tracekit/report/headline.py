@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tracekit.predictors.scoring.report import label
+from tracekit.figures import known
 from tracekit.report.accuracy import best_of
 from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
 from tracekit.report.overview import Figure, sizes_known
-from tracekit.report.words import known, mib, percent
+from tracekit.report.words import mib, percent
+from tracekit.scoring.text import label
 from tracekit.trace import Trace
 
 Records = Sequence[Mapping[str, Any]]

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.analysis.decode import DecodeGrid, decode_grid
 from tracekit.policies.base import Batches
+from tracekit.routing.grid import DecodeGrid, decode_grid
+from tracekit.routing.residency import recorded_states
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
@@ -72,22 +73,11 @@ class Browser:
         return any((view.states == PREFETCHED).any() for view in self.views)
 
 
-def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid` were recorded as dropped, bool [T, L, k]."""
-    if not trace.has("dropped"):
-        return np.zeros(grid.experts.shape, bool)
-    return _decoded(trace, "dropped", grid) == 1
-
-
-def _decoded(trace: Trace, column: str, grid: DecodeGrid) -> np.ndarray:
-    rows = trace.routing(["phase", column])
-    return rows[column][rows["phase"] == DECODE].reshape(grid.experts.shape)
-
-
 def recorded_view(trace: Trace, grid: DecodeGrid, label: str) -> View:
     """Return the residency that the engine recorded."""
-    states = _decoded(trace, "residency", grid).copy()
-    states[(states > PREFETCHED) | dropped_slots(trace, grid)] = NOT_LOOKED_UP
+    rows = trace.routing(["phase"])["phase"] == DECODE
+    states = recorded_states(trace)[rows].reshape(grid.experts.shape)
+    states[states > PREFETCHED] = NOT_LOOKED_UP
     return View("the engine", label, states)
 
 

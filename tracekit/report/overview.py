@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.report.words import counted, listed, mib
+from tracekit.figures import joined
+from tracekit.report.words import counted, mib
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
@@ -131,7 +132,7 @@ def _data(trace: Trace) -> Iterator[tuple[str, str]]:
     }
     has = [words for column, words in carried.items() if trace.has(column)]
     lacks = [words for column, words in carried.items() if not trace.has(column)]
-    yield "Carries", listed(["experts", *has])
+    yield "Carries", joined(["experts", *has])
     if lacks:
-        yield "Does not carry", listed(lacks)
+        yield "Does not carry", joined(lacks)
     yield "Digest", f"sha256 {trace.digest}"

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.figures import settings
 from tracekit.policies import POLICIES
-from tracekit.predictors import predict
-from tracekit.replay import replay
+from tracekit.replaying import replay
+from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
 from tracekit.studies.find import open_traces
 from tracekit.studies.spec import Run, Study, read_study
@@ -155,7 +156,8 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
         if not policies:
             continue
         result = replay(trace, policies, **budgets, params=run.params, seed=seed, jobs=jobs)
-        frame = result.frame
+        frame = result.frame.drop(columns="label")
+        frame["params"] = frame["params"].map(settings)
         cycles = (frame["cache_bytes"] / trace.token_cycle_bytes).round(6)
         frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
         seeds = np.where(frame["policy"].isin(stochastic), seed, None)

@@ -6,6 +6,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from tracekit.figures import quoted
 from tracekit.trace.errors import UsageError
 from tracekit.trace.facts import fits
 
@@ -162,7 +163,7 @@ def read_study(path: str | Path) -> Study:
         raise UsageError(f"{path} is not a study: {error}.") from error
     unknown = set(data) - set(_PARTS)
     if unknown:
-        raise UsageError(f"{path}: a study has no {_listed(unknown)}.")
+        raise UsageError(f"{path}: a study has no {quoted(unknown)}.")
     for part in ("title", "traces", "run"):
         if part not in data:
             raise UsageError(f"{path}: a study needs {part!r}.")
@@ -193,14 +194,14 @@ def _build(cls: type[T], entry: Mapping[str, Any], where: str) -> T:
     known = {f.name: f for f in fields(cls)}
     unknown = set(entry) - set(known)
     if unknown:
-        raise UsageError(f"{where} has no {_listed(unknown)}; it may have {_listed(known)}.")
+        raise UsageError(f"{where} has no {quoted(unknown)}; it may have {quoted(known)}.")
     missing = [
         name
         for name, f in known.items()
         if f.default is MISSING and f.default_factory is MISSING and name not in entry
     ]
     if missing:
-        raise UsageError(f"{where} needs {_listed(missing)}.")
+        raise UsageError(f"{where} needs {quoted(missing)}.")
     hints = get_type_hints(cls)
     for name, value in entry.items():
         _check_type(f"{where}: {name}", value, hints[name])
@@ -216,7 +217,7 @@ def _check_type(what: str, value: Any, hint: Any) -> None:
 def _check_run(run: Run, traces: Mapping[str, TraceSpec], where: str) -> None:
     for name in run.traces:
         if name not in traces:
-            raise UsageError(f"{where} names a trace {name!r}; there are {_listed(traces)}.")
+            raise UsageError(f"{where} names a trace {name!r}; there are {quoted(traces)}.")
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
     given = [
@@ -233,14 +234,10 @@ def _check_run(run: Run, traces: Mapping[str, TraceSpec], where: str) -> None:
 
 def _check_claim(claim: Claim, where: str) -> None:
     if all(getattr(claim, name) is None for name in COMPARISONS):
-        raise UsageError(f"{where} claims nothing; it needs one of {_listed(COMPARISONS)}.")
+        raise UsageError(f"{where} claims nothing; it needs one of {quoted(COMPARISONS)}.")
     if claim.unit not in (None, *UNITS):
-        raise UsageError(f"{where} has no unit {claim.unit!r}; there are {_listed(UNITS)}.")
+        raise UsageError(f"{where} has no unit {claim.unit!r}; there are {quoted(UNITS)}.")
     if claim.decimals is not None and claim.decimals < 0:
         raise UsageError(f"{where}: decimals = {claim.decimals} must be 0 or more.")
     if claim.minus is not None and claim.over is not None:
         raise UsageError(f"{where} has both minus and over; it may have one.")
-
-
-def _listed(names: Any) -> str:
-    return ", ".join(sorted(map(repr, names)))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tracekit.trace.errors import TraceError, TracekitError, UsageError
 
 if TYPE_CHECKING:
+    from tracekit.trace.description import describe, provenance
     from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
-    from tracekit.trace.provenance import describe
     from tracekit.trace.reader import Trace
     from tracekit.trace.synthetic import synthesize
     from tracekit.trace.writer import TraceWriter, write_trace
@@ -22,7 +22,8 @@ _MODULES = {
     "Trace": "reader",
     "TraceFacts": "facts",
     "TraceWriter": "writer",
-    "describe": "provenance",
+    "describe": "description",
+    "provenance": "description",
     "synthesize": "synthetic",
     "write_trace": "writer",
 }
@@ -37,6 +38,7 @@ __all__ = [
     "TracekitError",
     "UsageError",
     "describe",
+    "provenance",
     "synthesize",
     "write_trace",
 ]

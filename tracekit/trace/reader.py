@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from tracekit.trace import checks, order, storage, typecheck
 from tracekit.trace.columns import NULLS, to_numpy, valid_rows
+from tracekit.trace.digest import digest
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
-from tracekit.trace.provenance import digest
 from tracekit.trace.rows import Rows, TableRows, all_null, width
 from tracekit.trace.schema import (
     DECODE,
@@ -426,7 +426,7 @@ class Trace:
     @cached_property
     def digest(self) -> str:
         """A sha256 of what the trace says, the same for a file and for its import."""
-        return digest(self)
+        return digest(self.facts.model, self.layer_columns, lambda name: self.routing([name])[name])
 
     def validate(self) -> None:
         """Check schema and values; see `open`.

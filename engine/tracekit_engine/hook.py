@@ -1,0 +1,235 @@
+"""The callback llama.cpp calls for every node of a graph: it watches the router while it works.
+
+llama.cpp asks for each node in turn whether its data is wanted; "yes" makes it compute up to that
+node and call again. Each question costs a Python call, so an answer is one dictionary lookup;
+each "yes" isolates a node, so there are two in a MoE layer and one for the embeddings.
+"""
+
+import ctypes
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.trace.errors import UsageError
+from tracekit_engine import binding
+from tracekit_engine.ggml import NAME_OFFSET, Tensor
+from tracekit_engine.graph import MoeLayer, Plan
+from tracekit_engine.interrupts import Held
+
+_DTYPES = {"f32": np.float32, "f16": np.float16}
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What to copy out of every pass besides the selected experts and their weights.
+
+    Attributes
+    ----------
+    logits, gate_inputs, embeddings : bool
+    gate_dtype : {"f32", "f16"}
+        Precision in which gate inputs are kept.
+    """
+
+    logits: bool = True
+    gate_inputs: bool = True
+    embeddings: bool = True
+    gate_dtype: str = "f32"
+
+    def __post_init__(self) -> None:
+        if self.gate_dtype not in _DTYPES:
+            raise UsageError(f"Gate inputs are kept as f32 or f16, not {self.gate_dtype!r}.")
+
+    def row_bytes(self, n_expert: int, n_embd: int) -> int:
+        """Return the bytes of what is wanted of one token at one layer."""
+        gate_bytes = np.dtype(_DTYPES[self.gate_dtype]).itemsize * n_embd
+        return self.logits * 4 * n_expert + self.gate_inputs * gate_bytes
+
+
+class PassCapture:
+    """What the hook saw in one pass, row by row: layer by layer as they ran, in each token by token.
+
+    Attributes
+    ----------
+    layers : list of (int, int)
+        Each layer with its number of rows.
+    experts : ndarray, uint16 [n_rows, top_k]
+    weights : ndarray, float32 [n_rows, top_k]
+    residency : ndarray, uint8 [n_rows, top_k], or None where experts are not streamed
+    logits : ndarray, float32 [n_rows, n_expert], or None
+    gate_input : ndarray, float32 or float16 [n_rows, n_embd], or None
+    embedding : ndarray, float32 [n_tokens, n_embd], or None
+    """
+
+    def __init__(self, plan: Plan, capture: Capture, n_tokens: int, streamed: bool):
+        first, n_rows = plan.layers[0], n_tokens * len(plan.layers)
+        n_expert, n_embd = first.router_matrix.shape
+        gate_dtype = _DTYPES[capture.gate_dtype]
+        self.layers: list[tuple[int, int]] = []
+        self.experts = np.empty((n_rows, first.top_k), np.uint16)
+        self.weights = np.empty((n_rows, first.top_k), np.float32)
+        self.residency = np.empty((n_rows, first.top_k), np.uint8) if streamed else None
+        self.logits = np.empty((n_rows, n_expert), np.float32) if capture.logits else None
+        self.gate_input = np.empty((n_rows, n_embd), gate_dtype) if capture.gate_inputs else None
+        self.embedding: np.ndarray | None = None
+        self.n_rows = 0
+
+    def end_layer(self, layer: int, count: int) -> None:
+        """Note that a layer's `count` rows are all there."""
+        self.layers.append((layer, count))
+        self.n_rows += count
+
+    def cut(self) -> None:
+        """Drop the rows that were kept free for tokens a layer did not run."""
+        for name in ("experts", "weights", "residency", "logits", "gate_input"):
+            rows = getattr(self, name)
+            if rows is not None:
+                setattr(self, name, rows[: self.n_rows])
+
+
+OnSelection = Callable[[int, np.ndarray], np.ndarray]
+
+
+class Hook:
+    """Owns the C callback of a context; what it does with a node changes over a session's life.
+
+    Parameters
+    ----------
+    capture : Capture
+
+    Attributes
+    ----------
+    held : Held
+        Tells when Ctrl-C is to break the pass off.
+    on_selection : callable or None
+        Called as ``on_selection(layer, experts)`` when a layer has selected and its experts have
+        not run; returns the residency of each selected expert.
+    """
+
+    def __init__(self, capture: Capture):
+        self.capture = capture
+        self.on_selection: OnSelection | None = None
+        self.callback = binding.load().ggml_backend_sched_eval_callback(self._call)
+        self.current: PassCapture | None = None
+        self.held = Held()
+        self._act: Callable[[int, bool], bool] = self._ignore
+        self._error: BaseException | None = None
+        self._nodes: list[int] = []
+        self._wanted: dict[bytes, Callable[[int, bool], bool]] = {}
+
+    def collect_nodes(self) -> list[int]:
+        """From now on note the address of every node; the list returned fills while a pass runs."""
+        self._nodes = []
+        self._act = self._collect
+        return self._nodes
+
+    def follow(self, plan: Plan) -> None:
+        """From now on copy what `capture` wants of the plan's layers."""
+        self._plan = plan
+        self._wanted = {}
+        for layer in plan.layers:
+            watch = _LayerWatch(self, layer)
+            if self.capture.logits or self.capture.gate_inputs:
+                self._wanted[layer.router_node] = watch.router
+            self._wanted[layer.ids_node] = watch.ids
+            self._wanted[layer.weights_node] = watch.weights
+        if self.capture.embeddings and plan.embedding_node is not None:
+            self._wanted[plan.embedding_node] = self._embedding
+        self._act = self._dispatch
+
+    def begin(self, n_tokens: int) -> None:
+        """Make room for a pass of `n_tokens` tokens."""
+        streamed = self.on_selection is not None
+        self.current = PassCapture(self._plan, self.capture, n_tokens, streamed)
+
+    def end(self) -> PassCapture:
+        """Return what was captured since `begin`."""
+        captured, self.current = self.current, None
+        captured.cut()
+        return captured
+
+    def reraise(self) -> None:
+        """Raise what went wrong in the callback, if anything did."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _call(self, node: int, ask: bool, _data: object) -> bool:
+        # An exception must not cross C: it is kept. That a node is wanted, and after it no other,
+        # ends the pass there.
+        try:
+            if self._error is None and not self.held.pressing:
+                return self._act(node, ask)
+            self._error = self._error or KeyboardInterrupt()
+        except BaseException as error:
+            self._error = error
+        return ask
+
+    def _ignore(self, _node: int, _ask: bool) -> bool:
+        return False
+
+    def _collect(self, node: int, ask: bool) -> bool:
+        if ask:
+            self._nodes.append(node)
+        return False
+
+    def _dispatch(self, node: int, ask: bool) -> bool:
+        wanted = self._wanted.get(ctypes.string_at(node + NAME_OFFSET))
+        return wanted is not None and wanted(node, ask)
+
+    def _embedding(self, node: int, ask: bool) -> bool:
+        if not ask:
+            tensor = Tensor.from_address(node)
+            self.current.embedding = tensor.array().reshape(-1, tensor.ne[0])
+        return True
+
+
+class _LayerWatch:
+    """The hook's answers for the nodes of one layer.
+
+    A layer that runs a second set of experts by the same ids (GroveMoE) names its nodes twice;
+    the first of a name counts.
+    """
+
+    def __init__(self, hook: Hook, layer: MoeLayer):
+        self.hook = hook
+        self.layer = layer
+        self._ids = 0
+        self._done_in: PassCapture | None = None
+
+    def router(self, node: int, ask: bool) -> bool:
+        seen = self.hook.current
+        if self._done_in is seen:
+            return False
+        if not ask:
+            product = Tensor.from_address(node)
+            rows = slice(seen.n_rows, seen.n_rows + math.prod(product.ne[1:]))
+            if seen.logits is not None:
+                seen.logits[rows] = product.rows()
+                if self.layer.router_bias is not None:
+                    seen.logits[rows] += self.layer.router_bias
+            if seen.gate_input is not None:
+                seen.gate_input[rows] = product.source(1).rows()
+        return True
+
+    def ids(self, node: int, _ask: bool) -> bool:
+        if self._done_in is not self.hook.current:
+            self._ids = node  # computed by the time the weights are
+        return False
+
+    def weights(self, node: int, ask: bool) -> bool:
+        seen = self.hook.current
+        if self._done_in is seen:
+            return False
+        if not ask:
+            layer = self.layer.layer
+            experts = Tensor.from_address(self._ids).rows()
+            rows = slice(seen.n_rows, seen.n_rows + len(experts))
+            seen.experts[rows] = experts
+            seen.weights[rows] = Tensor.from_address(node).array().reshape(experts.shape)
+            if self.hook.on_selection is not None:
+                seen.residency[rows] = self.hook.on_selection(layer, experts)
+            seen.end_layer(layer, len(experts))
+            self._done_in = seen
+        return True

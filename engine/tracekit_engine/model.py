@@ -1,0 +1,189 @@
+"""A model that llama.cpp has loaded: its vocabulary, its chat template, its memory."""
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+
+from tracekit.trace.errors import TracekitError, UsageError
+from tracekit_engine import binding, interrupts
+from tracekit_engine.model_file import ModelFile
+
+
+class Model:
+    """The weights, mapped, on the CPU; closed with `close`.
+
+    Parameters
+    ----------
+    file : ModelFile
+    n_expert_used : int, optional
+        Experts a token selects, instead of the model's own number.
+    weights : bool
+        Without, nothing can be evaluated, but a context can be made, to see whether one can be.
+
+    Raises
+    ------
+    TracekitError
+        llama.cpp cannot load the model; the sentence says what it complained of.
+    UsageError
+        `n_expert_used` is out of range.
+    """
+
+    def __init__(self, file: ModelFile, n_expert_used: int | None = None, weights: bool = True):
+        llama = binding.load()
+        self.file = file
+        binding.log().forget()
+        llama.llama_backend_init()
+        params = llama.llama_model_default_params()
+        no_devices = (ctypes.c_void_p * 1)(None)
+        binding.set_fields(
+            params,
+            devices=ctypes.cast(no_devices, ctypes.c_void_p),
+            n_gpu_layers=0,
+            load_mode=llama.LLAMA_LOAD_MODE_MMAP if weights else llama.LLAMA_LOAD_MODE_NONE,
+            no_alloc=not weights,
+            lazy_mode=llama.LLAMA_LAZY_MODE_OFF,
+            use_extra_bufts=False,  # repacked weights would not lie as the file has them
+        )
+        if n_expert_used is not None:
+            overrides = self._override_top_k(n_expert_used)
+            binding.set_fields(params, kv_overrides=overrides)
+        self._pointer = None
+
+        def load() -> None:
+            self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+
+        try:
+            with interrupts.held() as held:
+                go_on = llama.llama_progress_callback(lambda _share, _data: not held.pressing)
+                binding.set_fields(params, progress_callback=go_on)
+                binding.guarded(load)
+        except KeyboardInterrupt:
+            self.close()
+            raise
+        except binding.AbortError as failed:
+            raise TracekitError(f"llama.cpp cannot load {file.paths[0]}: {failed}.") from failed
+        if not self._pointer:
+            raise TracekitError(
+                f"llama.cpp cannot load {file.paths[0]}: {binding.log().complaint()}."
+            )
+
+    def _override_top_k(self, n_expert_used: int) -> ctypes.Array:
+        if not 1 <= n_expert_used <= self.file.n_expert:
+            raise UsageError(
+                f"{n_expert_used} experts per token cannot be: the model has {self.file.n_expert}."
+            )
+        llama = binding.load()
+        overrides = (llama.llama_model_kv_override * 2)()  # an empty key ends the list
+        overrides[0].tag = llama.LLAMA_KV_OVERRIDE_TYPE_INT
+        overrides[0].key = f"{self.file.arch}.expert_used_count".encode()
+        overrides[0].value.val_i64 = n_expert_used
+        return overrides
+
+    @property
+    def pointer(self) -> ctypes.c_void_p:
+        """What llama.cpp knows the model by."""
+        if not self._pointer:
+            raise ValueError("the model is closed")
+        return self._pointer
+
+    @property
+    def _vocab(self) -> ctypes.c_void_p:
+        return binding.load().llama_model_get_vocab(self.pointer)
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return binding.load().llama_vocab_n_tokens(self._vocab)
+
+    @property
+    def n_layer(self) -> int:
+        """Number of layers that run."""
+        return binding.load().llama_model_n_layer(self.pointer)
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Context length the model was trained for, in tokens."""
+        return ctypes.c_uint32(binding.load().llama_model_n_ctx_train(self.pointer)).value
+
+    @property
+    def first_token(self) -> int:
+        """A token to begin with: the one that begins a text, else the first of the vocabulary."""
+        return max(0, binding.load().llama_vocab_bos(self._vocab))
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, with those the model wants around every text.
+
+        ``<|…|>`` in the text are the tokens of that name, as in llama.cpp's own programs.
+        """
+        data = text.encode()
+        size = len(data) + 8
+        tokens = (ctypes.c_int32 * size)()
+        llama = binding.load()
+        count = llama.llama_tokenize(self._vocab, data, len(data), tokens, size, True, True)
+        if count < 0:
+            raise TracekitError(
+                f"llama.cpp cannot split a text of {len(data):,} bytes into tokens."
+            )
+        return list(tokens[:count])
+
+    def check_tokens(self, tokens: Iterable[int]) -> None:
+        """Raise ValueError if a number is no token of the vocabulary."""
+        count = self.n_vocab
+        for token in tokens:
+            if not 0 <= token < count:
+                raise ValueError(f"{token} is no token: the vocabulary has {count:,}, from 0")
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes a token stands for; of a control token its name."""
+        self.check_tokens([token])
+        llama = binding.load()
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = llama.llama_token_to_piece(self._vocab, token, buffer, size, 0, True)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def ends_text(self, token: int) -> bool:
+        """Whether the model ends a text, or its turn in a chat, with this token."""
+        self.check_tokens([token])
+        return binding.load().llama_vocab_is_eog(self._vocab, token)
+
+    def chat_prompt(self, messages: Sequence[tuple[str, str]]) -> str:
+        """Return the text that the model's chat template makes of (role, content) messages.
+
+        Raises
+        ------
+        TracekitError
+            The model carries no chat template, or one that llama.cpp does not know.
+        """
+        llama = binding.load()
+        template = llama.llama_model_chat_template(self.pointer, None)
+        if not template:
+            raise TracekitError(
+                f"{self.file.paths[0]} carries no chat template; leave --chat away."
+            )
+        chat = (llama.llama_chat_message * len(messages))()
+        for slot, (role, content) in zip(chat, messages, strict=True):
+            slot.role, slot.content = role.encode(), content.encode()
+        size = 1024
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = llama.llama_chat_apply_template(
+                template, chat, len(messages), True, buffer, size
+            )
+            if count < 0:
+                raise TracekitError(
+                    "llama.cpp does not know this model's chat template; leave --chat away and "
+                    "write the template's text into the prompt."
+                )
+            if count <= size:
+                return buffer.raw[:count].decode("utf-8", "replace")
+            size = count
+
+    def close(self) -> None:
+        """Free the model."""
+        pointer, self._pointer = self._pointer, None
+        if pointer:
+            binding.load().llama_model_free(pointer)

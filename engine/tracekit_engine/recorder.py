@@ -1,0 +1,339 @@
+"""Recording: prompts evaluated, tokens generated, every routing written to a trace."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import tracekit
+from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
+from tracekit.trace.errors import UsageError
+from tracekit.trace.folder import check_target
+from tracekit.trace.schema import DECODE, PREFILL
+from tracekit_engine import binding, interrupts
+from tracekit_engine.budget import check_budget
+from tracekit_engine.model import Model
+from tracekit_engine.model_file import ModelFile
+from tracekit_engine.options import Options
+from tracekit_engine.prompts import Prompt
+from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
+from tracekit_engine.sampling import Sampler, Sampling
+from tracekit_engine.session import Pass, Session
+from tracekit_engine.store import StoreTotals
+
+CTX_STEP = 256
+
+LENGTH, END_OF_TEXT, CONTEXT_FULL, INTERRUPTED = (
+    "length",
+    "end of text",
+    "context full",
+    "interrupted",
+)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What to generate in each turn.
+
+    Attributes
+    ----------
+    n_decode : int
+        Most decode passes of a turn; 0 evaluates the prompt only.
+    ignore_eos : bool
+        Go on after the token that ends a text.
+    chat : bool
+        Put the prompt into the model's chat template.
+    n_ctx : int or None
+        Context length; None takes what the longest turn needs.
+    """
+
+    n_decode: int = 128
+    sampling: Sampling = field(default_factory=Sampling)
+    ignore_eos: bool = False
+    chat: bool = False
+    n_ctx: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.n_decode < 0:
+            raise UsageError(f"-n {self.n_decode} cannot be; give 0 or more decode passes.")
+
+
+@dataclass
+class Progress:
+    """Where a recording stands."""
+
+    turn: int = 0
+    turns: int = 0
+    n_decode: int = 0
+    decoded: int = 0
+    decoded_in_turn: int = 0
+    prefilled: int = 0
+    decode_seconds: float = 0.0
+    totals: StoreTotals | None = None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Decoded tokens per second, None before the first."""
+        return self.decoded / self.decode_seconds if self.decode_seconds > 0 else None
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Cumulative hit rate, None where experts are not streamed."""
+        if self.totals is None or not self.totals.lookups:
+            return None
+        return self.totals.hits / self.totals.lookups
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was recorded.
+
+    Attributes
+    ----------
+    path : Path
+    ended : str
+        Why the last turn ended: ``length``, ``end of text``, ``context full``, ``interrupted``.
+    cache_bytes : int or None
+        Budget of the expert cache.
+    token_cycle : int
+        Bytes of experts that one token touches.
+    """
+
+    path: Path
+    ended: str
+    progress: Progress
+    cache_bytes: int | None
+    token_cycle: int
+
+
+def record(
+    model: str | os.PathLike[str],
+    prompts: str | Prompt | Sequence[str | Prompt],
+    path: str | os.PathLike[str],
+    *,
+    options: Options | None = None,
+    generation: Generation | None = None,
+    force: bool = False,
+    command: Sequence[str] = (),
+    on_progress: Callable[[Progress], None] | None = None,
+    on_piece: Callable[[int, bytes], None] | None = None,
+    on_start: Callable[[Session], None] | None = None,
+) -> Recording:
+    """Record a run of a model to a trace.
+
+    Parameters
+    ----------
+    model : path
+        A GGUF file, or the first of a split model.
+    prompts : str or Prompt, or a sequence of them
+        Each is one turn: the context is cleared between them, the expert cache is kept.
+    path : path
+        The trace to write.
+    options : Options
+        How the model is loaded and evaluated; its ``n_ctx`` is replaced by the generation's.
+    generation : Generation
+        What is generated in each turn.
+    force : bool
+        Overwrite a trace that exists.
+    command : sequence of str
+        The command line, for the trace's own record.
+    on_progress, on_piece, on_start : callable, optional
+        Called after every pass; with (turn, bytes) of every decoded token; with the loaded
+        session.
+
+    Raises
+    ------
+    TracekitError
+        One sentence that says what cannot be. What was recorded before a failure stays readable,
+        marked incomplete.
+
+    Notes
+    -----
+    Ctrl-C ends the recording after the pass that runs; the trace is then complete and says so.
+    A second one breaks the pass off, and the trace is left incomplete.
+    """
+    options, generation = options or Options(), generation or Generation()
+    given = [prompts] if isinstance(prompts, str | Prompt) else prompts
+    turns = [Prompt(each) if isinstance(each, str) else each for each in given]
+    path = Path(path)
+    if not turns:
+        raise UsageError("There is no prompt; give one with -p.")
+    check_target(path, force)  # before a large model is loaded
+    file = ModelFile.open(Path(model))
+    check_budget(file, options)
+    loaded = Model(file, options.n_expert_used)
+    try:
+        token_lists = [turn.tokens(loaded, generation.chat) for turn in turns]
+        options = replace(options, n_ctx=_context_length(token_lists, generation, loaded))
+    except BaseException:
+        loaded.close()
+        raise
+    with Session(loaded, options) as session:
+        if on_start is not None:
+            on_start(session)
+        facts = _facts(session, turns, generation, command)
+        with TraceWriter(
+            path,
+            facts,
+            top_k=facts.model.top_k,
+            n_expert=facts.model.n_expert if options.capture.logits else None,
+            n_embd=facts.model.n_embd if options.capture.gate_inputs else None,
+            gate_dtype=options.capture.gate_dtype,
+            force=force,
+        ) as writer:
+            run = _Run(session, writer, generation, token_lists, on_progress, on_piece)
+            ended = run.record()
+        budget = session.store.budget if session.store else None
+        return Recording(path, ended, run.progress, budget, session.token_cycle)
+
+
+class _Run:
+    """One recording under way."""
+
+    def __init__(
+        self,
+        session: Session,
+        writer: TraceWriter,
+        generation: Generation,
+        turns: list[list[int]],
+        on_progress: Callable[[Progress], None] | None,
+        on_piece: Callable[[int, bytes], None] | None,
+    ):
+        self.session = session
+        self.writer = writer
+        self.generation = generation
+        self.turns = turns
+        self.on_progress = on_progress
+        self.on_piece = on_piece
+        self.progress = Progress(turns=len(turns), n_decode=generation.n_decode)
+        self._passes = 0
+
+    def record(self) -> str:
+        """Run all turns, close the session and the trace, return why the last turn ended."""
+        self.writer.write_layers(layer_rows(self.session))
+        sampler = Sampler(self.generation.sampling)
+        ended = LENGTH
+        try:
+            with interrupts.held(patience=1) as held:
+                for turn, tokens in enumerate(self.turns):
+                    sampler.reset()
+                    self.progress.turn, self.progress.decoded_in_turn = turn, 0
+                    ended = self._turn(turn, tokens, sampler, held)
+                    if ended == INTERRUPTED:
+                        break
+                self.session.close()  # joining the parts takes memory that the experts held
+                self.writer.close(complete=True, ended=ended)
+        finally:
+            sampler.close()
+        return ended
+
+    def _turn(self, turn: int, tokens: list[int], sampler: Sampler, held: interrupts.Held) -> str:
+        session = self.session
+        session.clear()
+        for start in range(0, len(tokens), session.chunk):
+            part = tokens[start : start + session.chunk]
+            self._evaluate(part, turn, PREFILL, want_logits=start + len(part) == len(tokens))
+            if held.count:
+                return INTERRUPTED
+        for _ in range(self.generation.n_decode):
+            token = sampler.sample(session.context)
+            if session.model.ends_text(token) and not self.generation.ignore_eos:
+                return END_OF_TEXT
+            if session.position >= session.options.n_ctx:
+                return CONTEXT_FULL
+            self._evaluate([token], turn, DECODE, want_logits=True)
+            if self.on_piece is not None:
+                self.on_piece(turn, session.model.piece(token))
+            if held.count:
+                return INTERRUPTED
+        return LENGTH
+
+    def _evaluate(self, tokens: list[int], turn: int, phase: int, want_logits: bool) -> None:
+        done = self.session.evaluate(tokens, want_logits)
+        place = Place(turn, self._passes, phase)
+        pieces = [self.session.model.piece(token) for token in tokens]
+        self.writer.write_pass(routing_rows(done, place), step_rows(done, place, pieces))
+        if phase == PREFILL:
+            self.writer.flush()  # a chunk is large: the next waits until it has left the memory
+        self._passes += 1
+        self._report(done, phase)
+
+    def _report(self, done: Pass, phase: int) -> None:
+        progress = self.progress
+        if phase == DECODE:
+            progress.decoded += 1
+            progress.decoded_in_turn += 1
+            progress.decode_seconds += done.wall_ms / 1e3
+        else:
+            progress.prefilled += len(done.tokens)
+        if done.store is not None:
+            progress.totals = progress.totals or StoreTotals()
+            progress.totals.add(done.store)
+        if self.on_progress is not None:
+            self.on_progress(progress)
+
+
+def _context_length(turns: list[list[int]], generation: Generation, model: Model) -> int:
+    longest = max(len(tokens) for tokens in turns)
+    if generation.n_ctx is not None:
+        n_ctx, source = generation.n_ctx, "--ctx"
+    else:
+        n_ctx = min(model.n_ctx_train, -(-(longest + generation.n_decode) // CTX_STEP) * CTX_STEP)
+        source = "the model's"
+    if longest > n_ctx:
+        raise UsageError(
+            f"The longest prompt has {longest:,} tokens, and the context ({source}) "
+            f"{n_ctx:,}; shorten the prompt or give a larger --ctx."
+        )
+    return n_ctx
+
+
+def _facts(
+    session: Session, turns: list[Prompt], generation: Generation, command: Sequence[str]
+) -> TraceFacts:
+    file, first, store = session.file, session.plan.layers[0], session.store
+    streaming = session.options.streaming
+    return TraceFacts(
+        model=ModelFacts(
+            name=file.name,
+            arch=file.arch,
+            n_layer=session.model.n_layer,
+            n_expert=first.n_expert,
+            top_k=first.top_k,
+            n_embd=first.router_matrix.shape[1],
+            quantisation=file.quantisation,
+            gating=first.gating,
+            n_group=file.n_group,
+            n_group_used=file.n_group_used,
+            norm_eps=first.norm_eps,
+            file_bytes=file.file_bytes,
+        ),
+        source="recorded",
+        engine=EngineFacts(
+            name="tracekit",
+            version=f"{tracekit.__version__} (llama-cpp-python {binding.version()})",
+            cache_policy="lru" if store else None,
+            cache_bytes=store.budget if store else None,
+            io_threads=streaming.lanes if store else None,
+            direct_io=streaming.direct_io if store else None,
+            compute_threads=session.threads,
+        ),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        prompts=[turn.as_given for turn in turns],
+        sampling={
+            "temperature": generation.sampling.temperature,
+            "top_p": generation.sampling.top_p,
+            "n_decode": generation.n_decode,
+            "ignore_eos": generation.ignore_eos,
+            "chat": generation.chat,
+        },
+        seed=generation.sampling.seed,
+        command=list(command),
+        notes={
+            "context": session.options.n_ctx,
+            "chunk": session.chunk,
+            "token_cycle_bytes": session.token_cycle,
+            "bytes_outside_layers": file.dense_bytes.get(-1, 0),
+        },
+    )

@@ -1,0 +1,1 @@
+"""What learned predictors are made of: regressions, counts, draws."""

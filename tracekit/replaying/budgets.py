@@ -1,0 +1,94 @@
+"""From what a user says of cache sizes to bytes."""
+
+import math
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+import numpy as np
+
+from tracekit.arguments import as_list
+from tracekit.figures import MIB
+from tracekit.policies.base import Batches
+from tracekit.trace.errors import UsageError
+
+DEFAULT_FRACTIONS = (0.1, 0.25, 0.5)
+_MOST_BYTES = 2**62
+
+Sizes = float | Sequence[float] | None
+
+
+def budgets_in_bytes(
+    batches: Batches,
+    recorded: int | None,
+    cache_mib: Sizes = None,
+    cache_fraction: Sizes = None,
+    cache_bytes: int | Sequence[int] | None = None,
+) -> np.ndarray:
+    """Return the cache budgets that were asked for, each once, in the order given.
+
+    Parameters
+    ----------
+    batches : Batches
+        Its expert bank is what fractions are of.
+    recorded : int or None
+        The budget the engine ran with, in bytes: the default. Without one, 10, 25 and 50 % of the
+        bank.
+    cache_mib : float or sequence of float, optional
+        Sizes in MiB, 0 or more.
+    cache_fraction : float or sequence of float, optional
+        Fractions of the expert bank, from 0 to 1.
+    cache_bytes : int or sequence of int, optional
+        Sizes in bytes, 0 or more.
+
+    Returns
+    -------
+    int64 [C]
+
+    Raises
+    ------
+    UsageError
+        A size is negative, not finite or not a number.
+    """
+    sizes = [
+        _checked_size("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _given(cache_mib)
+    ]
+    for fraction in _given(cache_fraction):
+        sizes.append(_checked_size("cache_fraction", fraction, 1) * batches.bank_bytes)
+    sizes += [checked_bytes(size) for size in _given(cache_bytes)]
+    if cache_mib is None and cache_fraction is None and cache_bytes is None:
+        default = [fraction * batches.bank_bytes for fraction in DEFAULT_FRACTIONS]
+        sizes = default if recorded is None else [recorded]
+    if not sizes:
+        raise UsageError("There is no cache budget to replay at; give at least one.")
+    return np.array(list(dict.fromkeys(round(size) for size in sizes)), np.int64)
+
+
+def checked_bytes(size: int) -> int:
+    """Return `size`, a budget in bytes, as an int.
+
+    Raises
+    ------
+    UsageError
+        It is none.
+    """
+    if not isinstance(size, Integral):
+        raise UsageError(f"cache_bytes takes whole numbers of bytes, not {size!r}.")
+    return int(_checked_size("cache_bytes", size, _MOST_BYTES))
+
+
+def _given(sizes: Sizes) -> list[float]:
+    return [] if sizes is None else as_list(sizes)
+
+
+def _checked_size(name: str, size: float, most: float) -> float:
+    """Return `size`, which argument `name` was given, as it is.
+
+    Raises
+    ------
+    UsageError
+        It is no number from 0 to `most`.
+    """
+    if not isinstance(size, Real) or not math.isfinite(size) or not 0 <= size <= most:
+        upper = f"from 0 to {most:g}"
+        raise UsageError(f"{name} takes numbers {upper}, not {size!r}.")
+    return size

@@ -1,0 +1,44 @@
+"""What the figures of a replay say, in plain sentences."""
+
+from collections.abc import Sequence
+
+from tracekit.figures import MIB, joined
+from tracekit.policies.base import Batches
+from tracekit.replaying.rows import Row
+
+
+def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
+    """Return the sentences that a reader of `rows` needs."""
+    cycle = _mib(batches.token_cycle_bytes)
+    under = [row for row in rows if row.under_token_cycle]
+    sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle} MiB"
+    if not under:
+        sentences = [f"{sentence}; no budget is under it."]
+    else:
+        sentences = [f"{sentence}; under it: {_sizes(under)}."]
+    never = [
+        row for row in under if row.policy == "lru" and row.lookups_decode and not row.hits_decode
+    ]
+    if never:
+        sentences.append(
+            f"At {_sizes(never)} global LRU never hits while decoding (0.0 %): a token's own "
+            "layers push out each expert before the next token can ask for it."
+        )
+    overran = [row for row in rows if not row.kept_to_budget and row.over_budget_decode]
+    for policy in dict.fromkeys(row.policy for row in overran):
+        over = [row for row in overran if row.policy == policy]
+        sentences.append(
+            f"{policy} held more than its budget while decoding at {_sizes(over)}; "
+            "its hit rates there do not compare with those of policies that kept to theirs."
+        )
+    return sentences
+
+
+def _sizes(rows: Sequence[Row]) -> str:
+    sizes = list(dict.fromkeys(_mib(row.cache_bytes) for row in rows))
+    return f"{joined(sizes)} MiB"
+
+
+def _mib(n_bytes: int) -> str:
+    size = n_bytes / MIB
+    return f"{size:.1f}".removesuffix(".0") if size >= 10 else f"{size:.3g}"

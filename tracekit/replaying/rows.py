@@ -1,0 +1,303 @@
+"""From a cell to a row of the result: totals, rates, peaks, layers, a policy's own counters."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tracekit.figures import MIB, Figure, Unit, column, columns_of
+from tracekit.policies.base import Batches, Cell, Limit, Policy
+from tracekit.policies.bound import Bound
+from tracekit.trace.errors import UsageError
+from tracekit.trace.schema import DECODE
+
+DEMAND = Figure(
+    "demand_bytes_decode",
+    Unit.BYTES,
+    "bytes that decoded tokens still wait for, whatever is read ahead",
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a row is of: the policy, its parameters and its budget."""
+
+    policy: str = column(Unit.NAME, "the policy's name")
+    params: Mapping[str, Any] = column(Unit.MAPPING, "the policy's parameters, by name")
+    cache_bytes: int = column(Unit.BYTES, "the cache budget")
+    cache_mib: float = column(Unit.MIB, "the cache budget")
+    under_token_cycle: bool = column(Unit.FLAG, "the budget is smaller than one token cycle")
+
+
+@dataclass(frozen=True)
+class LayerIdentity:
+    """What a row is of: a MoE layer."""
+
+    layer: int = column(Unit.COUNT, "the model's own number of the layer")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What was looked up, hit and read; of decoded tokens alone, and of prompts and those."""
+
+    lookups: int = column(Unit.COUNT, "expert lookups: one per distinct expert of a layer load")
+    hits: int | None = column(Unit.COUNT, "lookups that found the expert resident")
+    hit_rate_cumulative: float | None = column(
+        Unit.FRACTION, "hits of all lookups, prompts included"
+    )
+    lookups_decode: int = column(Unit.COUNT, "expert lookups of decoded tokens")
+    hits_decode: int | None = column(Unit.COUNT, "hits of decoded tokens")
+    hit_rate_decode: float | None = column(Unit.FRACTION, "hits of the lookups of decoded tokens")
+    read_bytes: int | None = column(Unit.BYTES, "bytes read in all")
+    read_bytes_decode: int | None = column(Unit.BYTES, "bytes read for decoded tokens")
+
+
+# A dataclass takes the fields of its last base first: a row begins with what it is of.
+@dataclass(frozen=True)
+class LayerRow(Totals, LayerIdentity):
+    """The figures of one MoE layer."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How many lookups of decoded tokens were compared with the recording, and how many differ."""
+
+    lookups: int = column(Unit.COUNT, "lookups whose residency the engine recorded")
+    mismatches: int = column(Unit.COUNT, "those that the replay answers otherwise")
+
+
+@dataclass(frozen=True)
+class Row(Totals, Identity):
+    """The figures of one policy at one budget.
+
+    Attributes
+    ----------
+    replayed : Policy
+        The policy itself: its kind, and the declarations of its counters.
+    counters : mapping of str to int, float or None
+        The policy's own totals.
+    kept_to_budget : bool
+        No batch left more resident than the budget, or than itself alone where that is larger.
+    kept_to_budget_decode : bool
+        The same of the decode batches after each turn's first decoded token.
+    layers : tuple of LayerRow or None
+        The figures of each MoE layer; None if they were not asked for.
+    """
+
+    gap_to_bound: float | None = column(
+        Unit.FRACTION, "how much higher the bound's cumulative hit rate is"
+    )
+    gap_to_bound_decode: float | None = column(
+        Unit.FRACTION, "how much higher the bound's decode hit rate is"
+    )
+    peak_resident_bytes: int | None = column(
+        Unit.BYTES, "the most that was resident after the eviction of any batch"
+    )
+    peak_resident_bytes_decode: int | None = column(
+        Unit.BYTES, "the same, after the first decoded token of each turn"
+    )
+    over_budget: bool | None = column(Unit.FLAG, "the peak was above the budget")
+    over_budget_decode: bool | None = column(
+        Unit.FLAG, "the peak after the first decoded token was above the budget"
+    )
+    replayed: Policy = field(repr=False)
+    counters: Mapping[str, int | float | None] = field(default_factory=dict)
+    kept_to_budget: bool = True
+    kept_to_budget_decode: bool = True
+    layers: tuple[LayerRow, ...] | None = None
+    validation: Validation | None = None
+    flash_ms_per_token_decode: float | None = column(
+        Unit.MS, "how long flash is busy for a decoded token, at the rate that was given", None
+    )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the figures are proven limits, and no run."""
+        return isinstance(self.replayed, Bound)
+
+    @property
+    def counter_figures(self) -> tuple[Figure, ...]:
+        """The declarations of `counters`; a policy of the user's own may have declared none."""
+        declared = {figure.name: figure for figure in (*self.replayed.counters, DEMAND)}
+        return tuple(
+            declared.get(name, Figure(name, Unit.COUNT, "a counter of the policy's own", True))
+            for name in self.counters
+        )
+
+    @property
+    def compares_with_lru(self) -> bool:
+        """Whether its decode hit rate is of the same lookups, at the same budget, as that of LRU."""
+        return self.is_bound or (self.kept_to_budget_decode and not self.replayed.lossy)
+
+    def under(self, limit: "Row") -> "Row":
+        """Return this row with its distance to the bound `limit`, where the bound holds for it."""
+        policy = self.replayed
+        if policy.speculative or policy.lossy or self.is_bound or not self.kept_to_budget:
+            return self
+        return replace(
+            self,
+            gap_to_bound=_difference(limit.hit_rate_cumulative, self.hit_rate_cumulative),
+            gap_to_bound_decode=_difference(limit.hit_rate_decode, self.hit_rate_decode),
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the figures as JSON has them, without those of the layers."""
+        record = {figure.name: getattr(self, figure.name) for figure in RECORD}
+        record |= self.counters
+        if self.validation is not None:
+            record["validation"] = asdict(self.validation)
+        return record
+
+
+COLUMNS = columns_of(Row)
+LAYER_COLUMNS = columns_of(LayerRow)
+# What every record has; the time that flash is busy only where a rate was given.
+RECORD = tuple(figure for figure in COLUMNS if figure.unit is not Unit.MS)
+
+
+def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool) -> Row:
+    """Reduce `cell`, which `policy` gave for `batches`, to a row.
+
+    Raises
+    ------
+    UsageError
+        The policy has a counter of a name that every row has.
+    """
+    if isinstance(cell, Limit):
+        return _of_limit(policy, batches, cell, per_layer)
+    lookups = batches.lookups if cell.lookups is None else cell.lookups
+    missed = (lookups - cell.hits) * batches.expert_bytes[batches.layer]
+    read_bytes = missed if cell.read_bytes is None else cell.read_bytes
+    decode = batches.phase == DECODE
+    kept = cell.resident_bytes <= np.maximum(
+        batches.lookups * batches.expert_bytes[batches.layer], cell.budget_bytes
+    )
+    later = batches.after_first_decode
+    peak = int(cell.resident_bytes.max(initial=0))
+    peak_decode = int(cell.resident_bytes[later].max()) if later.any() else None
+    counters = _counters(policy, cell)
+    if policy.speculative:
+        counters[DEMAND.name] = int(missed[decode].sum())
+    return Row(
+        **_identity(policy, batches, cell.budget_bytes),
+        **_totals(
+            int(lookups.sum()),
+            int(cell.hits.sum()),
+            int(lookups[decode].sum()),
+            int(cell.hits[decode].sum()),
+            int(read_bytes.sum()),
+            int(read_bytes[decode].sum()),
+        ),
+        gap_to_bound=None,
+        gap_to_bound_decode=None,
+        peak_resident_bytes=peak,
+        peak_resident_bytes_decode=peak_decode,
+        over_budget=peak > cell.budget_bytes,
+        over_budget_decode=None if peak_decode is None else peak_decode > cell.budget_bytes,
+        replayed=policy,
+        counters=counters,
+        kept_to_budget=bool(kept.all()),
+        kept_to_budget_decode=bool(kept[later].all()),
+        layers=_by_layer(batches, lookups, cell.hits, read_bytes) if per_layer else None,
+    )
+
+
+def _of_limit(policy: Policy, batches: Batches, limit: Limit, per_layer: bool) -> Row:
+    decode = batches.phase == DECODE
+    return Row(
+        **_identity(policy, batches, limit.budget_bytes),
+        **_totals(
+            int(batches.lookups.sum()),
+            limit.hits,
+            int(batches.lookups[decode].sum()),
+            limit.hits_decode,
+            limit.read_bytes,
+            limit.read_bytes_decode,
+        ),
+        gap_to_bound=None,
+        gap_to_bound_decode=None,
+        peak_resident_bytes=None,
+        peak_resident_bytes_decode=None,
+        over_budget=None,
+        over_budget_decode=None,
+        replayed=policy,
+        layers=_by_layer(batches, batches.lookups, None, None) if per_layer else None,
+    )
+
+
+def _counters(policy: Policy, cell: Cell) -> dict[str, int | float | None]:
+    """Return a policy's own totals as plain numbers, None for NaN."""
+    taken = {figure.name for figure in COLUMNS} | {"layers", "validation"}
+    if taken & set(cell.counters):
+        raise UsageError(
+            f"Policy {policy.name!r} has a counter {min(taken & set(cell.counters))!r}, as every "
+            "result has; give it another name."
+        )
+    plain = {name: np.asarray(value).item() for name, value in cell.counters.items()}
+    return {name: None if value != value else value for name, value in plain.items()}
+
+
+def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:
+    return {
+        "policy": policy.name,
+        "params": asdict(policy.params),
+        "cache_bytes": budget,
+        "cache_mib": budget / MIB,
+        "under_token_cycle": budget < batches.token_cycle_bytes,
+    }
+
+
+def _totals(
+    lookups: int,
+    hits: int | None,
+    lookups_decode: int,
+    hits_decode: int | None,
+    read_bytes: int | None,
+    read_bytes_decode: int | None,
+) -> dict[str, Any]:
+    return {
+        "lookups": lookups,
+        "hits": hits,
+        "hit_rate_cumulative": _rate(hits, lookups),
+        "lookups_decode": lookups_decode,
+        "hits_decode": hits_decode,
+        "hit_rate_decode": _rate(hits_decode, lookups_decode),
+        "read_bytes": read_bytes,
+        "read_bytes_decode": read_bytes_decode,
+    }
+
+
+def _rate(part: int | None, whole: int) -> float | None:
+    return None if part is None or whole == 0 else part / whole
+
+
+def _difference(high: float | None, low: float | None) -> float | None:
+    return None if high is None or low is None else high - low
+
+
+def _by_layer(
+    batches: Batches, lookups: np.ndarray, hits: np.ndarray | None, read_bytes: np.ndarray | None
+) -> tuple[LayerRow, ...]:
+    decode = batches.phase == DECODE
+
+    def sums(per_batch: np.ndarray | None, which: np.ndarray | slice) -> list[int | None]:
+        n_layers = len(batches.expert_bytes)
+        if per_batch is None:
+            return [None] * n_layers
+        # Sums in float64 are exact below 2^53, which is 9 PB.
+        sums = np.bincount(batches.layer[which], per_batch[which], n_layers)
+        return sums.astype(np.int64).tolist()
+
+    everything = slice(None)
+    columns = (
+        sums(per_batch, which)
+        for per_batch in (lookups, hits, read_bytes)
+        for which in (everything, decode)
+    )
+    return tuple(
+        LayerRow(layer=layer, **_totals(n, hit, n_decode, hit_decode, read, read_decode))
+        for layer, n, n_decode, hit, hit_decode, read, read_decode in zip(
+            batches.layer_ids.tolist(), *columns, strict=True
+        )
+    )

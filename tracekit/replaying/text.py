@@ -1,0 +1,234 @@
+"""The table of a replay: it must not mislead a reader who has no documentation at hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
+from tracekit.replaying.labels import labels_of
+from tracekit.replaying.rows import Row
+from tracekit.table import Column, render
+
+if TYPE_CHECKING:
+    from tracekit.replaying.result import ReplayResult
+
+UNDER_CYCLE = "^"
+OVER_BUDGET = "*"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A row and what it is called."""
+
+    label: str
+    row: Row
+
+
+def replay_text(result: "ReplayResult") -> str:
+    """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
+    # Sorting is stable: at each size, policies stand as asked for.
+    rows = sorted(map(Labelled, labels_of(result.rows), result.rows), key=_budget)
+    parts = [_head(result), _figures(result, rows), *_counters(rows)]
+    if result.config["per_layer"]:
+        parts += _layers(rows)
+    notes = [note for note in result.notes if note not in result.trace.warnings]
+    legend = _legend([each.row for each in rows], result.config["flash_mib_s"])
+    parts.append("\n".join([*legend, *notes]))
+    return "\n\n".join(parts)
+
+
+def _budget(each: Labelled) -> int:
+    return each.row.cache_bytes
+
+
+def _head(result: "ReplayResult") -> str:
+    trace = result.trace
+    incomplete = "" if trace.complete else " (incomplete)"
+    lines = [
+        printable(
+            f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
+            f"× {trace.n_expert} experts, {trace.top_k} used per token and layer"
+        ),
+        f"expert bank {mib(trace.bank_bytes)} MiB, "
+        f"token cycle {mib(trace.token_cycle_bytes)} MiB, "
+        f"{counted(trace.n_decoded, 'decoded token')}",
+    ]
+    if not _lookups_differ(result.rows):
+        first = result.rows[0]
+        lines.append(f"expert lookups: {first.lookups_decode} decode, {first.lookups} cumulative")
+    return "\n".join(lines)
+
+
+def _lookups_differ(rows: Sequence[Row]) -> bool:
+    return len({(row.lookups, row.lookups_decode) for row in rows}) > 1
+
+
+def _at_most(row: Row, text: str) -> str:
+    return f"≤ {text}" if row.is_bound and text != NONE else text
+
+
+def _at_least(row: Row, text: str) -> str:
+    return f"≥ {text}" if row.is_bound and text != NONE else text
+
+
+def _cache(each: Labelled) -> str:
+    mark = UNDER_CYCLE if each.row.under_token_cycle else " "
+    return budget_mib(each.row.cache_bytes) + mark
+
+
+def _marked(text: str, over: bool | None) -> str:
+    return text + (OVER_BUDGET if over else " ")
+
+
+def _label_column() -> Column[Labelled]:
+    return Column("policy", lambda each: each.label, left=True)
+
+
+def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> str:
+    tokens, bank = result.trace.n_decoded, result.trace.bank_bytes
+    rows = [each.row for each in labelled]
+
+    def per_token(each: Labelled) -> str:
+        read = each.row.read_bytes_decode
+        return _at_least(each.row, mib(read / tokens if tokens and read is not None else None))
+
+    def share_of_bank(each: Labelled) -> str:
+        return percent(each.row.cache_bytes / bank if bank else None)
+
+    columns: list[Column[Labelled]] = [
+        _label_column(),
+        Column("cache\nMiB ", _cache),
+        Column("cache\n% of\nbank", share_of_bank),
+        Column("decode\nhit rate\n%", lambda e: _at_most(e.row, percent(e.row.hit_rate_decode))),
+        *_above_lru(rows),
+        Column(
+            "cumulative\nhit rate\n%",
+            lambda e: _at_most(e.row, percent(e.row.hit_rate_cumulative)),
+        ),
+        Column("cumulative\nbelow bound\npoints", lambda e: percent(e.row.gap_to_bound)),
+        Column("decode\nread per\ntoken\nMiB", per_token),
+        *([] if result.config["flash_mib_s"] is None else [_flash()]),
+        Column("cumulative\nread\nMiB", lambda e: _at_least(e.row, mib(e.row.read_bytes))),
+        Column(
+            "decode\npeak\nresident\nMiB ",
+            lambda e: _marked(mib(e.row.peak_resident_bytes_decode), e.row.over_budget_decode),
+        ),
+        Column(
+            "cumulative\npeak\nresident\nMiB ",
+            lambda e: _marked(mib(e.row.peak_resident_bytes), e.row.over_budget),
+        ),
+    ]
+    if _lookups_differ(rows):
+        columns[3:3] = [
+            Column("decode\nlookups", lambda e: str(e.row.lookups_decode)),
+            Column("cumulative\nlookups", lambda e: str(e.row.lookups)),
+        ]
+    if any(row.validation for row in rows):
+        columns.append(Column("lookups that\ndiffer from\nthe recording", _mismatches))
+    several = len({each.label for each in labelled}) > 1
+    return render(columns, labelled, _budget if several else None)
+
+
+def _flash() -> Column[Labelled]:
+    def busy(each: Labelled) -> str:
+        busy_ms = each.row.flash_ms_per_token_decode
+        return NONE if busy_ms is None else _at_least(each.row, f"{busy_ms:.3g}")
+
+    return Column("decode\nflash per\ntoken\nms", busy)
+
+
+def _above_lru(rows: Sequence[Row]) -> list[Column[Labelled]]:
+    """Return a column of decode hit rates less those of LRU, if it was replayed beside others."""
+    of_lru = {row.cache_bytes: row.hit_rate_decode for row in rows if row.policy == "lru"}
+    if not of_lru or all(row.policy == "lru" or row.is_bound for row in rows):
+        return []
+    marks = any(_overran_in_prefill(row) for row in rows)
+
+    def points(each: Labelled) -> str:
+        row = each.row
+        rate, base = row.hit_rate_decode, of_lru.get(row.cache_bytes)
+        if row.policy == "lru" or not row.compares_with_lru or rate is None or base is None:
+            text = NONE
+        else:
+            text = f"{100 * (rate - base):+.2f}"
+            text = _at_most(row, "0.00" if text in ("+0.00", "-0.00") else text)
+        return _marked(text, text != NONE and _overran_in_prefill(row)) if marks else text
+
+    return [Column("decode\nabove LRU\npoints" + " " * marks, points)]
+
+
+def _overran_in_prefill(row: Row) -> bool:
+    """Say whether a row held more than its budget during prompts, and kept to it afterwards."""
+    return row.kept_to_budget_decode and not row.kept_to_budget
+
+
+def _mismatches(each: Labelled) -> str:
+    found = each.row.validation
+    return NONE if found is None else f"{found.mismatches} of {found.lookups}"
+
+
+def _counters(labelled: Sequence[Labelled]) -> list[str]:
+    """Return a table for each set of counters that policies have of their own."""
+    alike: dict[tuple[Figure, ...], list[Labelled]] = {}
+    for each in labelled:
+        if each.row.counters:
+            alike.setdefault(each.row.counter_figures, []).append(each)
+    return [
+        render(
+            [
+                _label_column(),
+                Column("cache\nMiB ", _cache),
+                *(_counter(figure) for figure in figures),
+            ],
+            same,
+        )
+        for figures, same in alike.items()
+    ]
+
+
+def _counter(figure: Figure) -> Column[Labelled]:
+    return Column(figure.header, lambda each: figure.write(each.row.counters[figure.name]))
+
+
+def _layers(labelled: Sequence[Labelled]) -> list[str]:
+    tables = []
+    for cache_bytes in dict.fromkeys(map(_budget, labelled)):
+        here = [e for e in labelled if _budget(e) == cache_bytes and not e.row.is_bound]
+        by_layer = list(zip(*(each.row.layers or () for each in here), strict=True))
+        columns = [Column("layer", lambda layers: str(layers[0].layer))]
+        columns += [
+            Column(each.label, lambda layers, i=i: percent(layers[i].hit_rate_decode))
+            for i, each in enumerate(here)
+        ]
+        title = f"decode hit rate of each layer, %, at a cache of {budget_mib(cache_bytes)} MiB"
+        if here:
+            tables.append(f"{title}\n{render(columns, by_layer)}")
+    return tables
+
+
+def _legend(rows: Sequence[Row], flash_mib_s: float | None) -> list[str]:
+    lines = ["decode: generated tokens only; cumulative: prompts (prefill) and generated tokens"]
+    if flash_mib_s:
+        lines.append(
+            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; a token "
+            "takes at least that, whatever is computed meanwhile"
+        )
+    if any(row.under_token_cycle for row in rows):
+        lines.append(f"{UNDER_CYCLE} cache smaller than one token cycle")
+    if any(row.over_budget or row.over_budget_decode for row in rows):
+        lines.append(f"{OVER_BUDGET} more was resident than the budget")
+    if any(row.is_bound for row in rows):
+        lines.append(
+            "≤ ≥ bound: proven limits of every policy that keeps to its budget "
+            "and reads only what is asked for"
+        )
+    if any(row.gap_to_bound is None and row.lookups and not row.is_bound for row in rows):
+        lines.append(
+            "- above LRU, below bound: what keeps more than its budget or leaves experts out does "
+            "not compare; the bound does not hold for what reads ahead either"
+        )
+    lines += dict.fromkeys(line for row in rows for line in row.replayed.legend)
+    ahead = dict.fromkeys(r.policy for r in rows if r.replayed.offline and not r.is_bound)
+    if ahead:
+        lines.append(f"{', '.join(ahead)}: knows the future, so no engine can run it")
+    return lines

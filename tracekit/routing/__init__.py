@@ -1,0 +1,1 @@
+"""What did the model route, token by token? The views that predictors, scoring and analysis share."""

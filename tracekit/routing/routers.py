@@ -1,0 +1,69 @@
+"""The routers of a model, as a trace carries them."""
+
+from functools import cache
+
+import numpy as np
+
+from tracekit.routing.selection import SelectionRule
+from tracekit.trace import Trace
+from tracekit.trace.errors import TraceError
+
+
+class Routers:
+    """What is known of the router of each MoE layer; layers go by their index among those.
+
+    Attributes
+    ----------
+    layer_ids : int16 [L]
+        The model's own numbers of the MoE layers.
+    n_layers, n_expert, top_k : int
+    rule : SelectionRule
+    norm_eps : float
+        Epsilon of the RMS norm before routing.
+    """
+
+    def __init__(self, trace: Trace):
+        model = trace.facts.model
+        self.layer_ids = trace.moe_layers
+        self.n_layers = len(self.layer_ids)
+        self.n_expert = trace.n_expert
+        self.top_k = trace.top_k
+        self.rule = SelectionRule(model.gating, model.n_group, model.n_group_used)
+        self.norm_eps = model.norm_eps if model.norm_eps is not None else 1e-6
+        self._trace = trace
+        # One object for a trace, so the arrays live as long as it does.
+        self._array = cache(self._read)
+
+    def has(self, name: str) -> bool:
+        """Say whether every MoE layer has the array `name`."""
+        return all(self._array(layer, name) is not None for layer in range(self.n_layers))
+
+    def matrix(self, layer: int) -> np.ndarray:
+        """Return the router matrix of a layer, float32 [n_expert, n_embd]."""
+        return self._needed(layer, "router_matrix")
+
+    def norm_weight(self, layer: int) -> np.ndarray:
+        """Return the weight of the norm before routing, float32 [n_embd]."""
+        return self._needed(layer, "norm_weight")
+
+    def logits(self, layer: int, gate_input: np.ndarray) -> np.ndarray:
+        """Return what the router of `layer` makes of gate inputs [T, n_embd], [T, n_expert]."""
+        product = gate_input @ self.matrix(layer).T
+        bias = self._array(layer, "router_bias")
+        return product if bias is None else product + bias
+
+    def selection_scores(self, layer: int, logits: np.ndarray) -> np.ndarray:
+        """Return the scores that the model's own rule ranks, of router logits [T, n_expert]."""
+        return self.rule.scores(logits, self._array(layer, "selection_bias"))
+
+    def _needed(self, layer: int, name: str) -> np.ndarray:
+        value = self._array(layer, name)
+        if value is None:
+            raise TraceError(
+                f"Layer {self.layer_ids[layer]} of {self._trace.name} has no {name}; "
+                "`tracekit record` writes it for every MoE layer."
+            )
+        return value
+
+    def _read(self, layer: int, name: str) -> np.ndarray | None:
+        return self._trace.layer_array(int(self.layer_ids[layer]), name)

@@ -1,0 +1,36 @@
+"""How long each turn of a trace decoded."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.trace import Trace
+from tracekit.trace.errors import MissingDataError
+from tracekit.trace.schema import DECODE
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedTurns:
+    """The turns of a trace that decoded something: their numbers [N] and lengths in tokens [N]."""
+
+    turn: np.ndarray
+    tokens: np.ndarray
+
+    @classmethod
+    def of(cls, trace: Trace) -> "DecodedTurns":
+        """Count the decoded tokens of each turn.
+
+        Raises
+        ------
+        MissingDataError
+            There are none.
+        """
+        rows = trace.routing(["turn", "phase"])
+        decode = rows["turn"][rows["phase"] == DECODE]
+        turn, n_rows = np.unique(decode, return_counts=True)
+        if not len(turn):
+            raise MissingDataError(
+                f"{trace.name} holds no decoded token, and in a prefill every routing is known at "
+                "once; record with -n 1 or more."
+            )
+        return cls(turn, n_rows // len(trace.moe_layers))

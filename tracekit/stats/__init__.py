@@ -1,0 +1,1 @@
+"""How sure is a figure? Confidence intervals from draws of correlated tokens."""

@@ -1,0 +1,73 @@
+"""The figures that describe a trace, and where a result comes from."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from tracekit.trace.errors import TraceError
+from tracekit.trace.reader import Trace
+from tracekit.trace.schema import DECODE, LAYERS_FILE, PREFILL, ROUTING_FILE, STEPS_FILE
+from tracekit.version import version
+
+
+def provenance(trace: Trace) -> dict[str, Any]:
+    """Return which trace a result is of, and which version made it, as JSON can hold it."""
+    return {
+        "tracekit": version(),
+        "trace": trace.name,
+        "trace_digest": trace.digest,
+        "model": trace.facts.model.name,
+        "source": trace.facts.source,
+        "complete": trace.complete,
+    }
+
+
+def describe(trace: Trace) -> dict[str, Any]:
+    """Return the figures that describe a trace, as JSON can hold them.
+
+    Sizes are null where the trace does not give the bytes of an expert.
+
+    Parameters
+    ----------
+    trace : Trace
+    """
+    model = asdict(trace.facts.model)
+    rows = trace.routing(["turn", "pass", "phase"])
+    steps = trace.steps(["phase"])["phase"]
+    model["moe_layers"] = len(trace.moe_layers)
+    return {
+        "path": trace.name,
+        "source": trace.facts.source,
+        "complete": trace.complete,
+        "ended": trace.facts.ended,
+        "created": trace.facts.created,
+        "model": model,
+        "engine": None if trace.facts.engine is None else asdict(trace.facts.engine),
+        "turns": trace.n_turns,
+        "passes": len(np.unique(rows["pass"])),
+        "tokens_prefill": int(np.count_nonzero(steps == PREFILL)),
+        "tokens_decode": int(np.count_nonzero(steps == DECODE)),
+        "routings_prefill": int(np.count_nonzero(rows["phase"] == PREFILL)),
+        "routings_decode": int(np.count_nonzero(rows["phase"] == DECODE)),
+        **_sizes(trace),
+        "columns": {
+            file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
+            for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
+        },
+        "digest": trace.digest,
+        "warnings": trace.warnings,
+    }
+
+
+def _sizes(trace: Trace) -> dict[str, int | None]:
+    names = ("expert_bytes_min", "expert_bytes_max", "bank_bytes", "token_cycle_bytes")
+    try:
+        sizes = trace.expert_bytes
+    except TraceError:  # not given: the figures are unknown, which is what null says
+        sizes = np.empty(0, np.int64)
+    if len(sizes) == 0:
+        return {**dict.fromkeys(names), "budget_bytes": trace.budget_bytes}
+    total = int(sizes.sum())
+    figures = (int(sizes.min()), int(sizes.max()), total * trace.n_expert, total * trace.top_k)
+    return {**dict(zip(names, figures, strict=True)), "budget_bytes": trace.budget_bytes}

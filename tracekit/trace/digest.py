@@ -1,0 +1,49 @@
+"""A digest of what a trace says: the same for a file and for the trace imported from it."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tracekit.trace.facts import ModelFacts
+
+COLUMNS = (
+    "turn",
+    "pass",
+    "phase",
+    "step",
+    "layer",
+    "experts",
+    "weights",
+    "residency",
+    "dropped",
+)
+
+
+def digest(
+    model: ModelFacts, layers: Mapping[str, np.ndarray], column: Callable[[str], np.ndarray]
+) -> str:
+    """Return the sha256, as hex digits, of the routings and of the sizes of the experts.
+
+    Logits, gate inputs and router matrices are left out: they can be larger than memory.
+
+    Parameters
+    ----------
+    model : ModelFacts
+    layers : mapping
+        `layer` and `expert_bytes` of the layers, each [n].
+    column : callable
+        Returns one of `COLUMNS` of the routings, [rows] or [rows, k].
+    """
+    sha = hashlib.sha256()
+    sha.update(json.dumps([model.n_layer, model.n_expert, model.top_k]).encode())
+    order = np.argsort(layers["layer"])
+    for name, dtype in (("layer", "<i2"), ("expert_bytes", "<i8")):
+        sha.update(layers[name][order].astype(dtype).tobytes())
+    for name in COLUMNS:
+        values = column(name)
+        if values.dtype.kind == "f":
+            values = np.where(np.isnan(values), np.float32(np.nan), values)
+        sha.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
+    return sha.hexdigest()
