@@ -391,13 +391,13 @@ def test_gains_are_the_difference_of_the_hit_rates():
 
 def test_gains_part_what_is_waited_for_from_what_is_read_ahead(monkeypatch):
     from tracekit.analysis import hit_rate_gains
-    from tracekit.replaying import guesses as acting
     from tracekit.replaying import replay
+    from tracekit.replaying.guesses import guesses
 
     predicted = []
     monkeypatch.setattr(
-        "tracekit.predictors.guesses",
-        lambda *given: predicted.append(given) or acting.guesses(*given),
+        "tracekit.replaying.guesses.guesses",
+        lambda *given: predicted.append(given) or guesses(*given),
     )
     trace = trace_of(toy())
     params = Prefetch.Params("oracle", spec_max=1)

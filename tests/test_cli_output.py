@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from cli_helpers import run, write_csv
 
-from tracekit import table
+from tracekit import figures, table
 from tracekit.cli.console import Console
 from tracekit.cli.output import Output, check_free, flat_records, to_csv, written_whole
 from tracekit.trace import synthesize, write_trace
@@ -41,8 +41,8 @@ def everything(destination, results=RESULTS):
 def test_columns_align_and_nulls_are_dashes():
     columns = [
         table.Column("policy", lambda r: r["policy"], left=True),
-        table.Column("hit rate\n%", lambda r: table.percent(r["rate"])),
-        table.Column("read\nMiB", lambda r: table.mib(r["bytes"])),
+        table.Column("hit rate\n%", lambda r: figures.percent(r["rate"])),
+        table.Column("read\nMiB", lambda r: figures.mib(r["bytes"])),
     ]
     rows = [
         {"policy": "lru", "rate": 0.74885, "bytes": 5 << 19},
@@ -68,7 +68,7 @@ def test_columns_align_and_nulls_are_dashes():
     ],
 )
 def test_sizes_are_written_in_the_unit_that_suits_them(n_bytes, text):
-    assert table.size(n_bytes) == text
+    assert figures.in_bytes(n_bytes) == text
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_sizes_are_written_in_the_unit_that_suits_them(n_bytes, text):
     [(0, "0.0"), (2048, "0.0020"), (1 << 20, "1.00"), (100 << 20, "100.0"), (None, "-")],
 )
 def test_small_models_get_more_digits(n_bytes, text):
-    assert table.mib(n_bytes) == text
+    assert figures.mib(n_bytes) == text
 
 
 def test_csv_is_flat_with_empty_nulls():
@@ -203,7 +203,7 @@ def test_a_missing_folder_is_named(tmp_path):
 
 
 def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys):
-    assert table.printable("a\x1b[31mb\n\udc80é") == "a\\x1b[31mb\\n\\udc80é"
+    assert figures.printable("a\x1b[31mb\n\udc80é") == "a\\x1b[31mb\\n\\udc80é"
     Console().warn("evil\x1b]0;title\x07")
     assert capsys.readouterr().err == "Warning: evil\\x1b]0;title\\x07\n"
 
@@ -257,7 +257,7 @@ def test_an_imported_file_is_not_overwritten(tmp_path, monkeypatch, args):
 
 
 @pytest.mark.parametrize(
-    ("rate", "text"), [(1, "100.00"), (0.99999, "99.99"), (0.5, "50.00"), (0, "0.00"), (None, "-")]
+    ("rate", "text"), [(1, "100.00"), (0.99999, "99.999"), (0.5, "50.00"), (0, "0.00"), (None, "-")]
 )
 def test_only_a_whole_is_a_hundred_percent(rate, text):
-    assert table.percent(rate) == text
+    assert figures.percent(rate) == text

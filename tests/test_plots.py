@@ -184,7 +184,7 @@ def test_gains_at_budgets_of_ones_own(small):
 
 def test_gains_of_a_trace_without_gate_inputs_say_whose_guesses_they_are():
     frame = KINDS["gains"].compute(synthesize(3, 8, 2, 20), Choices())
-    assert set(frame["params"]) == {"predictor=prev-token horizon=2"}
+    assert all(p == {"predictor": "prev-token", "horizon": 2} for p in frame["params"])
     (note,) = frame.attrs["notes"]
     assert note.startswith("retention acts on prev-token here: stale-gate needs the column")
     assert "retention (prev-token)" in legend(plots.plot_gains(frame))

@@ -13,9 +13,9 @@ from predict_traces import toy, trace_of
 import tracekit.predictors.base
 from tracekit.predictors import PREDICTORS
 from tracekit.scoring import predict
-from tracekit.scoring.tally import Units
 from tracekit.scoring.text import percent
 from tracekit.stats.bootstrap import Bootstrap
+from tracekit.stats.units import Units
 from tracekit.trace import UsageError
 
 

@@ -227,7 +227,8 @@ def test_frames_have_one_row_each_and_nulls_where_there_is_no_figure():
     result = replay(TRACE, ["random", "layer-lru", "bound"], cache_mib=[2, 6], per_layer=True)
     frame = result.frame
     assert len(frame) == 6
-    assert frame["params"].tolist()[:2] == ["seed=0"] * 2
+    assert frame["params"].tolist()[:2] == [{"seed": 0}] * 2
+    assert frame["label"].tolist()[:3] == ["random seed=0", "random seed=0", "layer-lru"]
     assert frame["hits"].dtype == "Int64"
     assert frame["over_budget"].isna().tolist() == [False] * 4 + [True] * 2
     assert np.isnan(frame["gap_to_bound"]).tolist()[4:] == [True, True]

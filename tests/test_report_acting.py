@@ -6,11 +6,12 @@ from report_traces import open_written
 from routing_traces import make_trace
 
 from tracekit.analysis import default_budget
+from tracekit.figures import points
 from tracekit.policies import load_policy
 from tracekit.replaying import replay
 from tracekit.report import acting, caching
 from tracekit.report.accuracy import Accuracy, score
-from tracekit.report.words import mib, percent, points
+from tracekit.report.words import mib, percent
 
 NOTHING = {"gain": 0.001, "ci95_low": -0.002, "ci95_high": 0.003}
 LITTLE = {"gain": 0.0002, "ci95_low": 0.0001, "ci95_high": 0.0003}

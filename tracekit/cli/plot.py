@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,11 @@ from tracekit.cli.console import Console
 from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
 from tracekit.cli.output import check_free, to_csv, to_parquet, written_whole
 from tracekit.datasets import resolve
+from tracekit.figures import settings
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
 PICTURES = ("png", "svg", "pdf")
@@ -139,9 +141,16 @@ def plot(
             add_caption(axes, caption(opened))
             _save(axes.figure, work, form, dpi)
         else:
-            records = data.astype(object).where(data.notna(), None).to_dict("records")
+            records = _records(data)
             work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
     console.note(f"Wrote {output}.")
+
+
+def _records(data: "pd.DataFrame") -> list[dict[str, Any]]:
+    """Return the rows of a frame; the parameters of a policy as text, ``seed=0``."""
+    if "params" in data:
+        data = data.assign(params=data["params"].map(settings))
+    return data.astype(object).where(data.notna(), None).to_dict("records")
 
 
 def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:

@@ -142,19 +142,22 @@ def _above_lru(rows: Sequence[Row]) -> list[Column[Labelled]]:
     of_lru = {row.cache_bytes: row.hit_rate_decode for row in rows if row.policy == "lru"}
     if not of_lru or all(row.policy == "lru" or row.is_bound for row in rows):
         return []
-    marks = any(_overran_in_prefill(row) for row in rows)
 
-    def points(each: Labelled) -> str:
-        row = each.row
+    def points(row: Row) -> str:
         rate, base = row.hit_rate_decode, of_lru.get(row.cache_bytes)
         if row.policy == "lru" or not row.compares_with_lru or rate is None or base is None:
-            text = NONE
-        else:
-            text = f"{100 * (rate - base):+.2f}"
-            text = _at_most(row, "0.00" if text in ("+0.00", "-0.00") else text)
-        return _marked(text, text != NONE and _overran_in_prefill(row)) if marks else text
+            return NONE
+        text = f"{100 * (rate - base):+.2f}"
+        return _at_most(row, "0.00" if text in ("+0.00", "-0.00") else text)
 
-    return [Column("decode\nabove LRU\npoints" + " " * marks, points)]
+    if not any(_overran_in_prefill(row) and points(row) != NONE for row in rows):
+        return [Column("decode\nabove LRU\npoints", lambda each: points(each.row))]
+    return [
+        Column(
+            "decode\nabove LRU\npoints ",
+            lambda each: _marked(points(each.row), _overran_in_prefill(each.row)),
+        )
+    ]
 
 
 def _overran_in_prefill(row: Row) -> bool:
