@@ -206,7 +206,7 @@ def _selection_rule(path: list[Tensor]) -> tuple[str, np.ndarray | None, np.ndar
                 after = bias
             else:
                 before = bias
-    if gating == "logits":  # no function follows the router, so the bias is added to the logits
+    if gating == "logits":  # only a bias is between router and top-k, so it is added to the logits
         return gating, after, None
     return gating, before, after
 

@@ -38,8 +38,9 @@ _current: CtrlC | None = None
 def counted(tolerated: int = 0) -> Iterator[CtrlC]:
     """Count Ctrl-C instead of raising KeyboardInterrupt.
 
-    If there were more than are tolerated, KeyboardInterrupt is raised at the end of the block. One
-    more than that puts the previous handler back, so that the next one has the usual effect.
+    If there were more presses than are tolerated, KeyboardInterrupt is raised at the end of the
+    block. One press more than that puts the previous handler back, so that the press after it has
+    its usual effect.
     A block inside another `counted` shares the outer one's count. Outside the main thread there is
     nothing to count, because Python raises KeyboardInterrupt in the main thread only. A Ctrl-C that
     the process ignores stays ignored.

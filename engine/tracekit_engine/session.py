@@ -1,4 +1,4 @@
-"""A session: a model evaluates tokens while the hook watches its routing and the store its experts.
+"""A session: it evaluates tokens with a model, watches the routing and streams the experts.
 
 A model's path and options go in; what each pass selected comes out. Nothing here writes a trace or
 chooses a token.
