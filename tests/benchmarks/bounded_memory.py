@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import real_size
-from tracekit_engine import Generation, Options, Streaming, record
-from tracekit_engine.model_file import ModelFile
 
 from tracekit.figures import MIB
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
 ALLOWANCE = 300 * MIB
 

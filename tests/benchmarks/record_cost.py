@@ -22,13 +22,13 @@ from pathlib import Path
 
 import numpy as np
 import real_size
-from tracekit_engine import Options, Session, Streaming, binding
-from tracekit_engine.context import make_context
-from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 
 from tracekit.figures import MIB
 from tracekit.trace import ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.schema import DECODE
+from tracekit_engine import Options, Session, Streaming, binding
+from tracekit_engine.context import make_context
+from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 
 PAGE = mmap.PAGESIZE
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tracekit_engine import Options, Session
-from tracekit_engine.lanes import LANE
 
 from tracekit.trace import Trace
+from tracekit_engine import Options, Session
+from tracekit_engine.lanes import LANE
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import greedy, replay_lru, totals_by_pass
-from tracekit_engine import Generation, Options, Streaming, record
-from tracekit_engine.model_file import ModelFile
 
 from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
 ARCHITECTURES = list(tiny_models.MODELS)
 PROMPTS = ["The quick brown fox", "jumps over the lazy dog"]

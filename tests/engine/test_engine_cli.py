@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from tracekit_engine.model_file import ModelFile
 from typer.testing import CliRunner, Result
 
 from tracekit.cli.app import app
 from tracekit.figures import MIB
 from tracekit.trace import Trace
+from tracekit_engine.model_file import ModelFile
 
 
 def run(*arguments: object, stdin: bytes | None = None) -> Result:

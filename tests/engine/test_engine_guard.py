@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from tracekit_engine import Options, Session, binding
-from tracekit_engine.gguf_header import Header
-from tracekit_engine.model_file import ModelFile
 
 from tracekit import datasets
 from tracekit.trace import TracekitError, UsageError
+from tracekit_engine import Options, Session, binding
+from tracekit_engine.gguf_header import Header
+from tracekit_engine.model_file import ModelFile
 
 NAN = float("nan")
 ASSERTIONS = {

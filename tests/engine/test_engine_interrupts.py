@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runs import TEXT, lane_threads
-from tracekit_engine import Generation, Options, Session, Streaming, binding, interrupts, record
-from tracekit_engine.store import ExpertStore
 
 from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Session, Streaming, binding, interrupts, record
+from tracekit_engine.store import ExpertStore
 
 STREAMED = Options(threads=1, streaming=Streaming(cache_bytes=1 << 20, lanes=2))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import tiny_models
 from gguf import GGUFWriter
-from tracekit_engine.model_file import ModelFile
 
 from tracekit.trace import TracekitError
+from tracekit_engine.model_file import ModelFile
 
 
 def test_facts_and_places(model: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from tracekit_engine import Options, Prompt, Session
-from tracekit_engine.prompts import from_file, from_jsonl
 
 from tracekit.trace import TracekitError, UsageError
+from tracekit_engine import Options, Prompt, Session
+from tracekit_engine.prompts import from_file, from_jsonl
 
 
 def test_jsonl(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runs import TEXT, totals_by_pass
+
+from tracekit.trace import Trace, TracekitError, UsageError
 from tracekit_engine import (
     Capture,
     Generation,
@@ -20,8 +22,6 @@ from tracekit_engine import (
     record,
 )
 from tracekit_engine.model_file import ModelFile
-
-from tracekit.trace import Trace, TracekitError, UsageError
 
 LONG = Generation(n_decode=10_000, ignore_eos=True, n_ctx=1024)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import tiny_models
 from runs import totals_by_pass
-from tracekit_engine import Generation, Options, Streaming, record
-from tracekit_engine.model_file import ModelFile
 from typer.testing import CliRunner, Result
 
 from tracekit.cli.app import app
 from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
 
 def run(*arguments: object) -> Result:

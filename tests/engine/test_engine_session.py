@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import lane_threads
-from tracekit_engine import Options, Session, Streaming
-from tracekit_engine.model_file import ModelFile
 
 from tracekit.trace import TracekitError
+from tracekit_engine import Options, Session, Streaming
+from tracekit_engine.model_file import ModelFile
 
 
 @pytest.mark.parametrize("token", [-1, 257, 2**32, 2**40])

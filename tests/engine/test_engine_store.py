@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tracekit.trace import TracekitError
+from tracekit.trace.schema import HIT, MISS
 from tracekit_engine import pages
 from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.lanes import PIECE, Lanes, ReadTimes
 from tracekit_engine.memory import FileMemory
 from tracekit_engine.pages import PAGE
 from tracekit_engine.store import ExpertStore
-
-from tracekit.trace import TracekitError
-from tracekit.trace.schema import HIT, MISS
 
 EXPERTS = 6
 SIZES = {0: 100, 2: 130, 3: 100}

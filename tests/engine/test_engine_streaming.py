@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import TEXT, greedy
-from tracekit_engine import Options, Session, Streaming, ggml
-from tracekit_engine.budget import available_memory, bank_bytes
-from tracekit_engine.model_file import ModelFile
 
 from tracekit import datasets
 from tracekit.figures import MIB
 from tracekit.trace import TracekitError, UsageError
+from tracekit_engine import Options, Session, Streaming, ggml
+from tracekit_engine.budget import available_memory, bank_bytes
+from tracekit_engine.model_file import ModelFile
 
 
 def budgets(path: Path) -> dict[str, int]:

@@ -212,9 +212,8 @@ def _streaming(
 
 
 def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
-    from tracekit_engine.prompts import from_file, from_jsonl
-
     from tracekit.engine import Prompt
+    from tracekit_engine.prompts import from_file, from_jsonl
 
     if str(file) == str(jsonl) == "-":
         raise UsageError("Standard input is either --prompt-file or --prompts; name a file.")
