@@ -1,14 +1,16 @@
 """What a model's compute graph says of its MoE layers, read from the graph of one token.
 
-Nothing here knows an architecture. A MoE layer is a layer with expert products (``MUL_MAT_ID``)
-whose ids come from a top-k. The operations between the router's product and the top-k are the
-model's rule of selection. Nodes are found by what they compute and remembered by their names, which
-stay the same in every graph of the model.
+Nothing here knows an architecture. A MoE layer is a layer with expert products (``MUL_MAT_ID``).
+Their ids come from a top-k, and the operations between the router's product and the top-k are the
+model's rule of selection. Or they come from a table by token id, as in the first layers of
+DeepSeek-V4. Nodes are found by what they compute and remembered by their names, which stay the same
+in every graph of the model.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +21,7 @@ _VIEWS = ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE", "CONT")
 _WEIGHT_STAGES = ("ffn_moe_weights", "_softmax", "_norm", "_scaled")
 _EMBEDDING_WEIGHT = "token_embd.weight"
 _UNNAMED = "node_"
+_TOKENS = "inp_tokens"
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,17 @@ class MoeLayer:
     ----------
     experts : tuple of str
         Names of the stacked expert weights, [n_expert, …]; a routing reads its experts' slices.
-    router_node : bytes
-        The router's product: its operand 1 is the gate input.
+    router_node : bytes or None
+        The router's product: its operand 1 is the gate input. None if the layer has no router.
     ids_node, weights_node : bytes
         The selected ids; the applied weights, computed before any expert runs.
-    gating : str
-        What selection ranks by: ``softmax``, ``sigmoid``, ``sqrt-softplus`` or ``logits``.
-    router_matrix : ndarray, float32 [n_expert, n_embd]
+    n_embd : int
+        Width of the gate input, or of the experts' input in a layer without a router.
+    gating : str or None
+        What selection ranks by: ``softmax``, ``sigmoid``, ``sqrt-softplus`` or ``logits``. None if
+        the token's id selects the experts; a router then only weights them.
+    router_matrix : ndarray or None, float32 [n_expert, n_embd]
+        None if the token's id selects.
     router_bias, selection_bias : ndarray or None, float32 [n_expert]
         Added to the logits; added to the scores after gating.
     norm_weight : ndarray or None, float32 [n_embd]
@@ -47,16 +54,22 @@ class MoeLayer:
     layer: int
     top_k: int
     n_expert: int
+    n_embd: int
     experts: tuple[str, ...]
-    router_node: bytes
+    router_node: bytes | None
     ids_node: bytes
     weights_node: bytes
-    gating: str
-    router_matrix: np.ndarray
+    gating: str | None
+    router_matrix: np.ndarray | None
     router_bias: np.ndarray | None
     selection_bias: np.ndarray | None
     norm_weight: np.ndarray | None
     norm_eps: float | None
+
+    @property
+    def selects_by_logits(self) -> bool:
+        """Whether the router's logits select the experts, and not the token's id."""
+        return self.router_matrix is not None
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,26 @@ class Plan:
     layers: tuple[MoeLayer, ...]
     weights: dict[str, int]
     embedding_node: bytes | None
+
+    @property
+    def n_expert(self) -> int:
+        """Experts of one layer."""
+        return self.layers[0].n_expert
+
+    @property
+    def top_k(self) -> int:
+        """Experts that a token selects in one layer."""
+        return self.layers[0].top_k
+
+    @property
+    def n_embd(self) -> int:
+        """Width of a gate input."""
+        return self.layers[0].n_embd
+
+    @property
+    def typical(self) -> MoeLayer:
+        """The first layer that selects by logits, else the first one."""
+        return next((each for each in self.layers if each.selects_by_logits), self.layers[0])
 
 
 def read_plan(nodes: list[int]) -> Plan:
@@ -108,15 +141,23 @@ def read_plan(nodes: list[int]) -> Plan:
         layer = _layer_of_product(node)
         if layer is not None:
             products.setdefault(layer, []).append(node)
-    layers = tuple(_read_layer(layer, products[layer], order) for layer in sorted(products))
+    layers = tuple(_read_layer(layer, products[layer], graph, order) for layer in sorted(products))
     if not layers:
         raise TracekitError("no layer of the model selects experts")
-    shapes = {(layer.n_expert, layer.top_k, layer.router_matrix.shape) for layer in layers}
-    if len(shapes) > 1:
-        raise TracekitError(
-            "its layers differ in their number of experts, or in how many a token uses"
-        )
+    _check_alike(layers)
     return Plan(layers, weights, _embedding_node(graph))
+
+
+def _check_alike(layers: tuple[MoeLayer, ...]) -> None:
+    first = layers[0]
+    for layer in layers:
+        for name in ("n_expert", "top_k", "n_embd"):
+            if getattr(layer, name) != getattr(first, name):
+                raise TracekitError(
+                    f"layers {first.layer} and {layer.layer} differ in {name}: "
+                    f"{getattr(first, name)} and {getattr(layer, name)}; a trace has one number "
+                    "for all layers"
+                )
 
 
 def _embedding_node(graph: list[Tensor]) -> bytes | None:
@@ -137,43 +178,88 @@ def _through_views(tensor: Tensor) -> Tensor:
 
 
 def _layer_of_product(node: Tensor) -> int | None:
-    """Return the layer of a product with stacked experts chosen by a top-k, else None."""
+    """Return the layer of a product with stacked experts of a layer, else None."""
     if node.op_name != "MUL_MAT_ID":
         return None
-    match = re.match(r"blk\.(\d+)\.", _through_views(node.source(0)).name_text)
-    chosen_by_top_k = _through_views(node.source(2)).op_name in ("ARGSORT", "TOP_K")
-    return int(match[1]) if match and chosen_by_top_k else None
+    match = re.match(r"blk\.(\d+)\.", _stack_name(node))
+    return int(match[1]) if match else None
 
 
-def _read_layer(layer: int, products: list[Tensor], order: dict[str, int]) -> MoeLayer:
-    ids = products[0].source(2)
-    sort = _through_views(ids)
-    n_expert = sort.ne[0]
-    path = _path_to_router(sort.source(0), n_expert)
-    if path is None:
-        raise TracekitError(f"layer {layer} selects experts by something other than a router")
-    router = path[-1]
-    gating, router_bias, selection_bias = _selection_rule(path)
-    norm_weight, norm_eps = _norm_before(router.source(1))
-    weights_node = _last_weights(layer, order)
-    first_product = min(order[product.name_text] for product in products)
-    if weights_node is None or order[weights_node] > first_product:
-        raise TracekitError(f"layer {layer} runs its experts before their weights are known")
+def _stack_name(product: Tensor) -> str:
+    return _through_views(product.source(0)).name_text
+
+
+def _is_ranking(ids: Tensor) -> bool:
+    return _through_views(ids).op_name in ("ARGSORT", "TOP_K")
+
+
+def _is_table_by_token(ids: Tensor) -> bool:
+    rows = _through_views(ids)
+    return (
+        rows.op_name == "GET_ROWS"
+        and rows.source(0).op_name == "NONE"
+        and rows.source(1).name_text == _TOKENS
+    )
+
+
+def _read_layer(
+    number: int, products: list[Tensor], graph: list[Tensor], order: dict[str, int]
+) -> MoeLayer:
+    by_logits = [each for each in products if _is_ranking(each.source(2))]
+    followed = by_logits or [each for each in products if _is_table_by_token(each.source(2))]
+    if not followed:
+        operation = _through_views(products[0].source(2)).op_name
+        raise TracekitError(
+            f"layer {number} selects experts neither by a router nor by the token's id, but by "
+            f"{operation}"
+        )
+    ids = followed[0].source(2)
+    weights_node = _last_weights(number, order)
+    if weights_node is None or order[weights_node] > min(order[p.name_text] for p in followed):
+        raise TracekitError(f"layer {number} runs its experts before their weights are known")
+    n_expert = _through_views(followed[0].source(0)).ne[2]
+    if by_logits:
+        rule = _rule_by_logits(number, _through_views(ids).source(0), n_expert)
+    else:  # a router may still weight what the token's id selects
+        path = _path_to_router(graph[order[weights_node]], n_expert)
+        rule = _Rule(path[-1] if path else None)
+    gate_input = followed[0].source(1) if rule.router is None else rule.router.source(1)
+    norm_weight, norm_eps = _norm_before(gate_input)
     return MoeLayer(
-        layer=layer,
+        layer=number,
         top_k=ids.ne[0],
         n_expert=n_expert,
-        experts=tuple(_through_views(product.source(0)).name_text for product in products),
-        router_node=router.name_bytes,
+        n_embd=gate_input.ne[0],
+        experts=tuple(map(_stack_name, followed)),
+        router_node=None if rule.router is None else rule.router.name_bytes,
         ids_node=ids.name_bytes,
         weights_node=weights_node.encode(),
-        gating=gating,
-        router_matrix=router.source(0).dequantised(),
-        router_bias=router_bias,
-        selection_bias=selection_bias,
+        gating=rule.gating,
+        router_matrix=rule.matrix,
+        router_bias=rule.router_bias,
+        selection_bias=rule.selection_bias,
         norm_weight=norm_weight,
         norm_eps=norm_eps,
     )
+
+
+class _Rule(NamedTuple):
+    """How a layer selects; see `MoeLayer`."""
+
+    router: Tensor | None
+    gating: str | None = None
+    matrix: np.ndarray | None = None
+    router_bias: np.ndarray | None = None
+    selection_bias: np.ndarray | None = None
+
+
+def _rule_by_logits(layer: int, scores: Tensor, n_expert: int) -> _Rule:
+    path = _path_to_router(scores, n_expert)
+    if path is None:
+        raise TracekitError(f"layer {layer} selects experts by something other than a router")
+    gating, router_bias, selection_bias = _selection_rule(path)
+    matrix = path[-1].source(0).dequantised()
+    return _Rule(path[-1], gating, matrix, router_bias, selection_bias)
 
 
 def _path_to_router(tensor: Tensor, n_expert: int) -> list[Tensor] | None:

@@ -58,20 +58,25 @@ class PassCapture:
     weights : ndarray, float32 [n_rows, top_k]
     residency : ndarray, uint8 [n_rows, top_k], or None if experts are not streamed
     logits : ndarray, float32 [n_rows, n_expert], or None
+        NaN in the rows of a layer where the token's id selects the experts.
     gate_input : ndarray, float32 or float16 [n_rows, n_embd], or None
+        NaN in the rows of a layer without a router.
     embedding : ndarray, float32 [n_tokens, n_embd], or None
     """
 
     def __init__(self, plan: Plan, capture: Capture, n_tokens: int, streamed: bool):
-        first, n_rows = plan.layers[0], n_tokens * len(plan.layers)
-        n_expert, n_embd = first.router_matrix.shape
+        n_rows = n_tokens * len(plan.layers)
         gate_dtype = _DTYPES[capture.gate_dtype]
         self.layers: list[tuple[int, int]] = []
-        self.experts = np.empty((n_rows, first.top_k), np.uint16)
-        self.weights = np.empty((n_rows, first.top_k), np.float32)
-        self.residency = np.empty((n_rows, first.top_k), np.uint8) if streamed else None
-        self.logits = np.empty((n_rows, n_expert), np.float32) if capture.logits else None
-        self.gate_input = np.empty((n_rows, n_embd), gate_dtype) if capture.gate_inputs else None
+        self.experts = np.empty((n_rows, plan.top_k), np.uint16)
+        self.weights = np.empty((n_rows, plan.top_k), np.float32)
+        self.residency = np.empty((n_rows, plan.top_k), np.uint8) if streamed else None
+        self.logits: np.ndarray | None = None
+        self.gate_input: np.ndarray | None = None
+        if capture.logits:
+            self.logits = np.empty((n_rows, plan.n_expert), np.float32)
+        if capture.gate_inputs:
+            self.gate_input = np.empty((n_rows, plan.n_embd), gate_dtype)
         self.embedding: np.ndarray | None = None
         self.n_rows = 0
 
@@ -137,7 +142,7 @@ class Hook:
         self._wanted = {}
         for layer in plan.layers:
             watch = _LayerWatch(self, layer)
-            if self.capture.logits or self.capture.gate_inputs:
+            if layer.router_node is not None and (self.capture.logits or self.capture.gate_inputs):
                 self._wanted[layer.router_node] = watch.router
             self._wanted[layer.ids_node] = watch.ids
             self._wanted[layer.weights_node] = watch.weights
@@ -212,7 +217,7 @@ class _LayerWatch:
         if not ask:
             product = Tensor.from_address(node)
             rows = slice(current.n_rows, current.n_rows + math.prod(product.ne[1:]))
-            if current.logits is not None:
+            if current.logits is not None and self.layer.selects_by_logits:
                 current.logits[rows] = product.rows()
                 if self.layer.router_bias is not None:
                     current.logits[rows] += self.layer.router_bias
@@ -235,6 +240,10 @@ class _LayerWatch:
             rows = slice(current.n_rows, current.n_rows + len(experts))
             current.experts[rows] = experts
             current.weights[rows] = Tensor.from_address(node).array().reshape(experts.shape)
+            if current.logits is not None and not self.layer.selects_by_logits:
+                current.logits[rows] = np.nan
+            if current.gate_input is not None and self.layer.router_node is None:
+                current.gate_input[rows] = np.nan
             if current.residency is not None and self.hook.on_selection is not None:
                 current.residency[rows] = self.hook.on_selection(layer, experts)
             current.end_layer(layer, len(experts))

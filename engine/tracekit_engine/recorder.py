@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.errors import UsageError
@@ -331,22 +332,31 @@ def _context_length(turns: list[list[int]], generation: Generation, model: Model
 def _facts(
     session: Session, turns: list[Prompt], generation: Generation, command: Sequence[str]
 ) -> TraceFacts:
-    file, first, store = session.file, session.plan.layers[0], session.store
+    file, plan, store = session.file, session.plan, session.store
     streaming = session.options.streaming
     sampling = generation.sampling
+    notes: dict[str, Any] = {
+        "context": session.options.n_ctx,
+        "chunk": session.chunk,
+        "token_cycle_bytes": session.token_cycle,
+        "bytes_outside_layers": file.dense_bytes.get(-1, 0),
+    }
+    by_token = [layer.layer for layer in plan.layers if not layer.selects_by_logits]
+    if by_token:
+        notes["layers_selected_by_token"] = by_token
     return TraceFacts(
         model=ModelFacts(
             name=file.name,
             arch=file.arch,
             n_layer=session.model.n_layer,
-            n_expert=first.n_expert,
-            top_k=first.top_k,
-            n_embd=first.router_matrix.shape[1],
+            n_expert=plan.n_expert,
+            top_k=plan.top_k,
+            n_embd=plan.n_embd,
             quantisation=file.quantisation,
-            gating=first.gating,
+            gating=plan.typical.gating,
             n_group=file.n_group,
             n_group_used=file.n_group_used,
-            norm_eps=first.norm_eps,
+            norm_eps=plan.typical.norm_eps,
             file_bytes=file.file_bytes,
         ),
         source="recorded",
@@ -370,10 +380,5 @@ def _facts(
         },
         seed=sampling.seed,
         command=list(command),
-        notes={
-            "context": session.options.n_ctx,
-            "chunk": session.chunk,
-            "token_cycle_bytes": session.token_cycle,
-            "bytes_outside_layers": file.dense_bytes.get(-1, 0),
-        },
+        notes=notes,
     )

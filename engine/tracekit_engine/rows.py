@@ -77,16 +77,20 @@ def _on_last(count: int, value: float, null: float) -> np.ndarray:
 
 
 def layer_rows(session: Session) -> list[dict[str, Any]]:
-    """Return the rows of ``layers.parquet``: one for each layer of the model, dense ones too."""
+    """Return the rows of ``layers.parquet``: one for each layer of the model, dense ones too.
+
+    A layer whose experts the token's id selects has no router matrix: its router does not select.
+    """
     file, routed = session.file, {layer.layer: layer for layer in session.plan.layers}
     rows = []
     for number in range(session.model.n_layer):
         row: dict[str, Any] = {"layer": number, "dense_bytes": file.dense_bytes.get(number, 0)}
         if number in routed:
             layer = routed[number]
+            matrix = layer.router_matrix
             row |= {
                 "expert_bytes": session.expert_bytes[number],
-                "router_matrix": layer.router_matrix.reshape(-1),
+                "router_matrix": None if matrix is None else matrix.reshape(-1),
                 "router_bias": layer.router_bias,
                 "selection_bias": layer.selection_bias,
                 "norm_weight": layer.norm_weight,

@@ -22,6 +22,7 @@ from tracekit_engine.budget import (
     tokens_that_fit,
 )
 from tracekit_engine.context import make_context, most_experts
+from tracekit_engine.expert_check import check_plan
 from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.graph import Plan, read_plan
 from tracekit_engine.hook import Hook, PassCapture
@@ -283,11 +284,16 @@ class Session:
         self._has_logits = want_logits
 
     def _check_finite(self, captured: PassCapture) -> None:
-        for values in (captured.logits, captured.weights):
-            if values is not None and not np.isfinite(values).all():
-                layers, counts = zip(*captured.layers, strict=True)
-                row = int(np.isfinite(values).all(axis=1).argmin())
-                raise self._not_finite(f"in the router of layer {np.repeat(layers, counts)[row]}")
+        by_logits = {layer.layer for layer in self.plan.layers if layer.selects_by_logits}
+        row = 0
+        for layer, count in captured.layers:
+            rows = slice(row, row + count)
+            row += count
+            checked = [captured.weights[rows]]
+            if captured.logits is not None and layer in by_logits:
+                checked.append(captured.logits[rows])
+            if not all(np.isfinite(values).all() for values in checked):
+                raise self._not_finite(f"in the router of layer {layer}")
 
     def _not_finite(self, where: str) -> TracekitError:
         return TracekitError(
@@ -306,11 +312,12 @@ class Session:
             raise self._not_finite("in the logits of a first token")
         try:
             plan = read_plan(nodes)
+            check_plan(plan, self.file)
         except TracekitError as error:
             raise TracekitError(
                 f"{self.file.paths[0]} ({self.file.arch}) cannot be recorded: {error}."
             ) from error
-        wanted, used = self.options.n_expert_used, plan.layers[0].top_k
+        wanted, used = self.options.n_expert_used, plan.top_k
         if wanted not in (None, used):
             raise TracekitError(
                 f"llama.cpp goes on using {used} experts per token of {self.file.paths[0]}, not "

@@ -13,7 +13,7 @@ from gguf import GGUFWriter
 from gguf.quants import quantize
 
 D, HEADS, KV_HEADS, HEAD, FF, FF_EXPERT, EXPERTS, TOP_K, LAYERS = 64, 2, 1, 32, 96, 32, 8, 2, 3
-SOFTMAX, SIGMOID = 1, 2
+SOFTMAX, SIGMOID, SQRT_SOFTPLUS = 1, 2, 4
 
 Shapes = dict[str, tuple[int, ...]]  # as numpy has them: the last is the fastest
 
@@ -31,6 +31,7 @@ class Tiny:
     output_norm: str = "output_norm"
     gating: str = "softmax"
     moe_layers: tuple[int, ...] = (0, 1, 2)
+    by_token: tuple[int, ...] = ()  # layers where a table by token id selects
 
 
 def attention(_i: int, q_norm: int | None = None, bias: bool = False) -> Shapes:
@@ -194,6 +195,48 @@ def _grovemoe(i: int) -> Shapes:
     }
 
 
+STREAMS, RATIOS, TOKENS = 4, (0, 4, 4, 128), 257
+
+
+def _compressor(name: str, width: int, ratio: int) -> Shapes:
+    return {
+        f"{name}_kv.weight": (width, D),
+        f"{name}_gate.weight": (width, D),
+        f"{name}_ape.weight": (ratio, width),
+        f"{name}_norm.weight": (D,),
+    }
+
+
+def _deepseek4(i: int) -> Shapes:
+    shapes: Shapes = {
+        "attn_norm.weight": (D,),
+        "attn_sinks.weight": (HEADS,),
+        "attn_q_a.weight": (LORA, D),
+        "attn_q_a_norm.weight": (LORA,),
+        "attn_q_b.weight": (HEADS * D, LORA),
+        "attn_kv.weight": (D, D),
+        "attn_kv_a_norm.weight": (D,),
+        "attn_output_a.weight": (LORA, HEADS * D),
+        "attn_output_b.weight": (D, LORA),
+    }
+    for part in ("attn", "ffn"):  # each token has several residual streams
+        shapes |= {
+            f"hc_{part}_fn.weight": (STREAMS * (2 + STREAMS), STREAMS * D),
+            f"hc_{part}_base.weight": (STREAMS * (2 + STREAMS),),
+            f"hc_{part}_scale.weight": (3,),
+        }
+    if RATIOS[i] == 4:
+        shapes |= _compressor("attn_compressor", 2 * D, 4) | {
+            "indexer.proj.weight": (HEADS, D),
+            "indexer.attn_q_b.weight": (HEADS * D, LORA),
+            **_compressor("indexer_compressor", 2 * D, 4),
+        }
+    elif RATIOS[i]:
+        shapes |= _compressor("attn_compressor", D, RATIOS[i])
+    table: Shapes = {"ffn_gate_tid2eid.weight": (TOKENS, TOP_K)}
+    return shapes | NORM | shared() | (experts() | table if i < 2 else experts(bias=True))
+
+
 _EXPERT_FF = {"expert_feed_forward_length": FF_EXPERT}
 
 MODELS = {
@@ -301,6 +344,43 @@ MODELS = {
             gating="sigmoid",
         ),
         Tiny(
+            "deepseek4",
+            _deepseek4,
+            {
+                **_EXPERT_FF,
+                "feed_forward_length": FF_EXPERT,
+                "attention.key_length": D,
+                "attention.value_length": D,
+                "attention.q_lora_rank": LORA,
+                "attention.sliding_window": 128,
+                "attention.indexer.head_count": HEADS,
+                "attention.indexer.key_length": D,
+                "attention.indexer.top_k": 8,
+                "attention.output_group_count": 1,
+                "attention.output_lora_rank": LORA,
+                "attention.compress_rope_freq_base": 10000.0,
+                "attention.compress_ratios": list(RATIOS),
+                "hyper_connection.count": STREAMS,
+                "hyper_connection.sinkhorn_iterations": 4,
+                "hyper_connection.epsilon": 1e-6,
+                "hash_layer_count": 2,
+                "swiglu_clamp_exp": [10.0] * 4,
+                "expert_shared_count": 1,
+                "expert_weights_scale": 1.5,
+                "expert_weights_norm": True,
+                "expert_gating_func": SQRT_SOFTPLUS,
+            },
+            extra={
+                "output_hc_fn.weight": (STREAMS, STREAMS * D),
+                "output_hc_base.weight": (STREAMS,),
+                "output_hc_scale.weight": (1,),
+            },
+            layers=4,
+            gating="sqrt-softplus",
+            moe_layers=(0, 1, 2, 3),
+            by_token=(0, 1),
+        ),
+        Tiny(
             "granitemoe",
             _mixtral,
             {"feed_forward_length": FF_EXPERT, "logit_scale": 2.0, "embedding_scale": 12.0},
@@ -387,6 +467,9 @@ def write(
 def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if name == "rope_freqs.weight":
         return np.ones(shape, np.float32)
+    if "tid2eid" in name:
+        rows = [rng.permutation(EXPERTS)[: shape[1]] for _ in range(shape[0])]
+        return np.array(rows, np.int32)
     values = rng.standard_normal(shape, np.float32)
     if len(shape) == 1:
         return 1 + 0.1 * values if "bias" not in name else 0.1 * values

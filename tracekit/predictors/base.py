@@ -98,8 +98,18 @@ class Predictor(ABC):
         self.params = self.Params() if params is None else params
 
     def reaches(self, layer: int) -> bool:
-        """Say whether the layer, an index among the MoE layers, can be predicted at all."""
-        return not self.has_horizon or layer >= self.horizon
+        """Say whether the layer, an index among the MoE layers, can be predicted at all.
+
+        One that does not select by logits has no router to multiply by.
+        """
+        of_layers = [name for name in self.needs if name in ("router_matrix", "norm_weight")]
+        if not all(self.routers.knows(layer, name) for name in of_layers):
+            return False
+        if not self.has_horizon:
+            return True
+        of_source = [name for name in self.needs if name in ("gate_input", "norm_weight")]
+        source = layer - self.horizon
+        return source >= 0 and all(self.routers.knows(source, name) for name in of_source)
 
     def ranks(self, block: Block) -> np.ndarray:
         """Say which tokens of `block` can be ranked, bool [T]; the others count as unscored."""

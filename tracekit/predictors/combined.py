@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.predictors.base import register
+from tracekit.predictors.learning.logits import as_features
 from tracekit.predictors.learning.ridge import affordable_groups
 from tracekit.predictors.learning.token_counts import TokenCounts
 from tracekit.predictors.stale_gate import StaleGate
@@ -49,10 +50,10 @@ class Combined(StaleGateFit):
             self._table.add(block.token, block.experts, fold)
             return
         rows = block.has_previous
-        for layer in range(self.horizon, self.routers.n_layers):
-            stale = StaleGate.scores(self, block, layer)
-            previous = block.previous("logits", layer)
-            difference = (block.logits[:, layer] - stale)[rows]
+        for layer in self._fitted_layers:
+            stale = as_features(StaleGate.scores(self, block, layer))
+            previous = as_features(block.previous("logits", layer))
+            difference = (as_features(block.logits[:, layer]) - stale)[rows]
             for held, halves in self._halves_without.items():
                 if fold in held:
                     continue
@@ -78,9 +79,10 @@ class Combined(StaleGateFit):
             return stale
         coefficients, intercepts = self._fits[layer]
         table = self._table.frequency(block.token, layer, self._held)
-        previous = block.previous("logits", layer)
+        previous = as_features(block.previous("logits", layer))
         previous[~block.has_previous] = self._means[layer]
-        return stale + np.concatenate([stale, table, previous], axis=1) @ coefficients + intercepts
+        features = np.concatenate([as_features(stale), table, previous], axis=1)
+        return stale + features @ coefficients + intercepts
 
     @property
     def size_bytes(self) -> int:

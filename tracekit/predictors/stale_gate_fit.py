@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
+from tracekit.predictors.learning.logits import as_features
 from tracekit.predictors.learning.ridge import Fit, RidgeSums, affordable_groups, best_fit
 from tracekit.predictors.stale_gate import StaleGate
 from tracekit.routing.blocks import Block
@@ -43,8 +44,20 @@ class StaleGateFit(LearnedPredictor, StaleGate):
         self._start_fits()
 
     def _no_sums(self) -> dict[int, RidgeSums]:
-        layers = range(self.horizon, self.routers.n_layers)
-        return {layer: RidgeSums(self.n_features, self.routers.n_expert) for layer in layers}
+        return {
+            layer: RidgeSums(self.n_features, self.routers.n_expert)
+            for layer in self._fitted_layers
+        }
+
+    @property
+    def _fitted_layers(self) -> list[int]:
+        return [layer for layer in range(self.routers.n_layers) if self.reaches(layer)]
+
+    def _own(self, block: Block, layer: int) -> np.ndarray:
+        """Return the logits of the source layer as features."""
+        source = layer - self.horizon
+        is_known = self.routers.knows(source, "router_matrix")
+        return as_features(block.logits[:, source], is_known)
 
     def _start_fits(self) -> None:
         self._fits: dict[int, Fit] = {}
@@ -55,14 +68,15 @@ class StaleGateFit(LearnedPredictor, StaleGate):
         """See `LearnedPredictor.learn`."""
         for layer, sums in self._sums[fold].items():
             stale = StaleGate.scores(self, block, layer)
-            own = block.logits[:, layer - self.horizon]
-            sums.add([stale, own], block.logits[:, layer] - stale)
+            stale = as_features(stale)
+            target = as_features(block.logits[:, layer]) - stale
+            sums.add([stale, self._own(block, layer)], target)
 
     def hold_out(self, folds: frozenset[int]) -> None:
         """See `LearnedPredictor.hold_out`."""
         self._fits = {}
         others = [sums for fold, sums in enumerate(self._sums) if fold not in folds]
-        for layer in range(self.horizon, self.routers.n_layers):
+        for layer in self._fitted_layers:
             halves = [RidgeSums(self.n_features, self.routers.n_expert) for _ in range(2)]
             for i, sums in enumerate(others):
                 halves[i % 2] += sums[layer]
@@ -86,16 +100,17 @@ class StaleGateFit(LearnedPredictor, StaleGate):
         if layer not in self._fits:
             return stale
         coefficients, intercepts = self._fits[layer]
-        own = block.logits[:, layer - self.horizon]
         n = self.routers.n_expert
-        return stale + stale @ coefficients[:n] + own @ coefficients[n:] + intercepts
+        correction = as_features(stale) @ coefficients[:n]
+        correction += self._own(block, layer) @ coefficients[n:]
+        return stale + correction + intercepts
 
     @property
     def size_bytes(self) -> int:
         """See `LearnedPredictor.size_bytes`: coefficients of 4 bytes, none where nothing was fitted."""
         if not self._tried:
             return 0
-        layers = self.routers.n_layers - self.horizon
+        layers = len(self._fitted_layers)
         return 4 * layers * (self.n_features + 1) * self.routers.n_expert
 
     @property

@@ -1,16 +1,20 @@
 """The routers of a model, as a trace carries them."""
 
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
 from tracekit.routing.selection import SelectionRule
 from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError
+from tracekit.trace.schema import DECODE
 
 
 class Routers:
     """What is known of the router of each MoE layer; layers go by their index among those.
+
+    A layer without a router matrix selects by something other than logits: the first layers of
+    DeepSeek-V4 take the experts of a token from a table by its id.
 
     Attributes
     ----------
@@ -35,8 +39,26 @@ class Routers:
         self._array = cache(self._read)
 
     def has(self, name: str) -> bool:
-        """Say whether every MoE layer has the array `name`."""
-        return all(self._array(layer, name) is not None for layer in range(self.n_layers))
+        """Say whether every layer that selects by logits has the array `name`, and there is one."""
+        layers = [layer for layer in range(self.n_layers) if self.knows(layer, "router_matrix")]
+        return bool(layers) and all(self.knows(layer, name) for layer in layers)
+
+    def knows(self, layer: int, name: str) -> bool:
+        """Say whether a layer has `name`: an array of layers.parquet, or ``gate_input``."""
+        if name == "gate_input":
+            return layer not in self._without_gate_input
+        return self._array(layer, name) is not None
+
+    @cached_property
+    def _without_gate_input(self) -> set[int]:
+        """Layers without a router have no gate input: all of their rows are null."""
+        unrouted = [at for at in range(self.n_layers) if not self.knows(at, "router_matrix")]
+        if not unrouted or not self._trace.has("gate_input"):
+            return set()
+        for rows in self._trace.iter_routing(["layer", "gate_input"], phase=DECODE):
+            is_null = np.isnan(rows["gate_input"]).all(axis=1)
+            return {at for at in unrouted if is_null[rows["layer"] == self.layer_ids[at]].all()}
+        return set()
 
     def matrix(self, layer: int) -> np.ndarray:
         """Return the router matrix of a layer, float32 [n_expert, n_embd]."""

@@ -8,6 +8,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tracekit.arguments import as_list, names_in, whole
+from tracekit.figures import joined
 from tracekit.params import make_params
 from tracekit.predictors import PREDICTORS, Predictor
 from tracekit.routing.routers import Routers
@@ -55,6 +56,23 @@ def _chosen(
     if not classes and reasons:
         raise MissingDataError(" ".join(reasons))
     return classes, [f"Left out: {reason}" for reason in reasons]
+
+
+def _by_other_rules(routers: Routers, classes: Sequence[type[Predictor]]) -> list[str]:
+    """Return the sentence about layers where no logits select, if a predictor needs a router."""
+    names = [cls.name for cls in classes if "router_matrix" in cls.needs]
+    layers = [
+        str(number)
+        for layer, number in enumerate(routers.layer_ids.tolist())
+        if not routers.knows(layer, "router_matrix")
+    ]
+    if not names or not layers:
+        return []
+    where = f"layer {layers[0]} selects" if len(layers) == 1 else f"layers {joined(layers)} select"
+    return [
+        f"Not by logits: {where} experts without a router, for instance from a table by token id; "
+        f"unscored there: {joined(names)}."
+    ]
 
 
 def _params(
@@ -172,7 +190,7 @@ def predict(
         Bootstrap(units.turn, seed),
         int(np.sum(turns.tokens)),
         per_layer,
-        left_out,
+        [*_by_other_rules(routers, classes), *left_out],
         {
             "horizons": horizons,
             "named": list(named),

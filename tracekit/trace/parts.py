@@ -156,6 +156,10 @@ def _gather(
         joined[at : at + count] = null if values is None else values
         present[at : at + count] = values is not None
         at += count
-    if field.name in WHOLE_LISTS or not field.nullable:
+    if field.name in WHOLE_LISTS:
+        empty_rows = np.flatnonzero(np.isnan(joined[:, 0]))
+        present[empty_rows] &= ~np.isnan(joined[empty_rows]).all(axis=1)
+        return joined, present
+    if not field.nullable:
         return joined, present
     return joined, ~np.isnan(joined) if joined.dtype.kind == "f" else joined != null

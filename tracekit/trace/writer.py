@@ -140,7 +140,8 @@ class TraceWriter:
             Columns of ``routing.parquet``, rows in (layer, step) order: `step` [n], `layer` [n],
             `experts` [n, k], `turn`, `pass` and `phase` as arrays or single numbers; optionally
             `weights` [n, k] (NaN: unknown), `residency` and `dropped` [n, k] (255: unknown),
-            `logits` [n, n_expert], `gate_input` [n, n_embd]. None or absent: all null.
+            `logits` [n, n_expert], `gate_input` [n, n_embd] (a row of nothing but NaN: null). None
+            or absent: all null.
         steps : mapping
             Columns of ``steps.parquet``, one row for each token of the pass: `step` [m], `turn`,
             `pass`, `phase`; optionally `token`, `piece` (list of bytes), the times (NaN: null),
