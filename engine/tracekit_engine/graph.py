@@ -223,6 +223,7 @@ def _read_layer(
     else:  # a router may still weight what the token's id selects
         path = _path_to_router(graph[order[weights_node]], n_expert)
         rule = _Rule(path[-1] if path else None)
+    _check_biases(number, rule, n_expert, ids.ne[0])
     gate_input = followed[0].source(1) if rule.router is None else rule.router.source(1)
     norm_weight, norm_eps = _norm_before(gate_input)
     return MoeLayer(
@@ -251,6 +252,26 @@ class _Rule(NamedTuple):
     matrix: np.ndarray | None = None
     router_bias: np.ndarray | None = None
     selection_bias: np.ndarray | None = None
+
+
+def _check_biases(layer: int, rule: _Rule, n_expert: int, top_k: int) -> None:
+    """Refuse a bias that is no number; one of -inf masks an expert, which is never selected."""
+    masked = np.zeros(n_expert, bool)
+    for name, bias in (("router", rule.router_bias), ("selection", rule.selection_bias)):
+        if bias is None:
+            continue
+        wrong = bias[~(bias < np.inf)]  # nan is not less, either
+        if len(wrong):
+            raise TracekitError(
+                f"a {name} bias of layer {layer} is {wrong[0]}; its file is damaged"
+            )
+        masked |= bias == -np.inf
+    left = n_expert - int(masked.sum())
+    if left < top_k:
+        raise TracekitError(
+            f"the biases of layer {layer} mask all but {left} of its experts with -inf, and a token "
+            f"selects {top_k}" + (f"; give --n-expert-used {left}" if left else "")
+        )
 
 
 def _rule_by_logits(layer: int, scores: Tensor, n_expert: int) -> _Rule:

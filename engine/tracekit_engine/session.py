@@ -289,10 +289,11 @@ class Session:
         for layer, count in captured.layers:
             rows = slice(row, row + count)
             row += count
-            checked = [captured.weights[rows]]
+            is_finite = bool(np.isfinite(captured.weights[rows]).all())
             if captured.logits is not None and layer in by_logits:
-                checked.append(captured.logits[rows])
-            if not all(np.isfinite(values).all() for values in checked):
+                logits = captured.logits[rows]  # -inf of an expert that is never selected
+                is_finite &= bool((np.isfinite(logits) | (logits == -np.inf)).all())
+            if not is_finite:
                 raise self._not_finite(f"in the router of layer {layer}")
 
     def _not_finite(self, where: str) -> TracekitError:

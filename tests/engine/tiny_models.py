@@ -398,6 +398,8 @@ def write(
     layers: int = 0,
     chat_template: str | None = None,
     odd: dict[str, object] | None = None,
+    change: Callable[[str, np.ndarray], np.ndarray] | None = None,
+    router_type: Type = Type.F32,
 ) -> Path:
     """Write the tiny model of an architecture.
 
@@ -412,6 +414,9 @@ def write(
     chat_template : str, optional
     odd : dict, optional
         Keys of the architecture with other values than they should have; None leaves a key out.
+    change : callable, optional
+        Called with each tensor's name and values; the values that it returns are written.
+    router_type : GGMLQuantizationType
     """
     tiny = MODELS[arch]
     n_layer = layers or tiny.layers
@@ -451,7 +456,11 @@ def write(
     stacked = 0
     for name, shape in shapes.items():
         data = _values(rng, name, shape)
-        if "_exps.weight" in name:
+        if change is not None:
+            data = change(name, data)
+        if name.endswith("ffn_gate_inp.weight"):
+            writer.add_tensor(name, quantize(data, router_type), raw_dtype=router_type)
+        elif "_exps.weight" in name:
             kind = tiny.expert_types[stacked % len(tiny.expert_types)]
             stacked += 1
             writer.add_tensor(name, quantize(data, kind), raw_dtype=kind)

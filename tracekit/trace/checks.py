@@ -190,13 +190,19 @@ def _check_codes(
 def _check_finite(
     where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
 ) -> None:
+    masks = name == "logits"  # −inf is legal there: the expert is never selected
     # A row's sum is finite only if its values are (or overflow, which the second look rules out).
+    # A row's largest value is finite only if its values are, but for −inf.
     with np.errstate(over="ignore", invalid="ignore"):
-        suspect = ~np.isfinite(values.sum(axis=1, dtype=np.float32))
+        whole = values.max(axis=1) if masks else values.sum(axis=1, dtype=np.float32)
+    suspect = ~np.isfinite(whole)
     if valid is not None:
         suspect &= valid
     for row in np.flatnonzero(suspect):
-        at = first_true(~np.isfinite(values[row]))
+        wrong = ~np.isfinite(values[row])
+        if masks and whole[row] != -np.inf:
+            wrong &= values[row] != -np.inf
+        at = first_true(wrong)
         if at is not None:
             raise TraceError(
                 f"{where.at(row)}, column {name}: value {at} is {values[row, at]}, not a finite "
@@ -277,7 +283,7 @@ def shape_layer_array(
     Raises
     ------
     TraceError
-        It has another number of values, or one that is not finite.
+        It has another number of values, or one that is not finite; −inf may stand in a bias.
     """
     if name in ("router_matrix", "norm_weight") and model.n_embd is None:
         raise TraceError(
@@ -291,7 +297,10 @@ def shape_layer_array(
             f"{where}, column {name}: layer {layer} has {values.size} values where "
             f"{' × '.join(map(str, shape))} are needed; record the trace again."
         )
-    at = first_true(~np.isfinite(values))
+    wrong = ~np.isfinite(values)
+    if name in ("router_bias", "selection_bias"):
+        wrong &= values != -np.inf  # the expert is never selected
+    at = first_true(wrong)
     if at is not None:
         raise TraceError(
             f"{where}, column {name}: value {at} of layer {layer} is {values[at]}, not a finite "
