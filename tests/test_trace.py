@@ -11,7 +11,7 @@ import pytest
 import trace_recorder
 
 from tracekit.trace import Trace, TraceError, describe, synthesize, write_trace
-from tracekit.trace.encode import GROUP_BYTES, group_ends
+from tracekit.trace.passes import GROUP_BYTES, group_ends
 from tracekit.trace.schema import DECODE, PREFILL, ROUTING_FILE
 
 
@@ -83,7 +83,7 @@ def test_nulls_have_their_stand_ins(on_disk):
 
 def test_single_unknown_weights_are_nan():
     trace = synthesize(1, 4, 2, 3)
-    table = trace.rows(ROUTING_FILE).read(trace.rows(ROUTING_FILE).schema.names)
+    table = trace.table(ROUTING_FILE)
     weights = pa.array([[0.5, None], None, [0.25, 0.75]], pa.list_(pa.float32(), 2))
     table = table.set_column(table.schema.get_field_index("weights"), "weights", weights)
     read = Trace.from_tables(trace.facts, trace.layers, table).routing(["weights"])["weights"]
@@ -141,7 +141,7 @@ def test_layer_arrays(rich, on_disk):
 
 
 def test_half_precision_gate_inputs_come_as_float32(rich):
-    table = rich.rows(ROUTING_FILE).read(rich.rows(ROUTING_FILE).schema.names)
+    table = rich.table(ROUTING_FILE)
     values = rich.routing(["gate_input"])["gate_input"].astype(np.float16)
     half = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 16)
     at = table.schema.get_field_index("gate_input")
@@ -155,7 +155,7 @@ def test_a_layer_with_experts_that_never_ran_is_no_moe_layer(rich):
     layers = rich.layers.to_pylist()
     layers[0]["expert_bytes"] = 999
     table = pa.Table.from_pylist(layers, rich.layers.schema)
-    whole = rich.rows(ROUTING_FILE).read(rich.rows(ROUTING_FILE).schema.names)
+    whole = rich.table(ROUTING_FILE)
     assert Trace.from_tables(rich.facts, table, whole).moe_layers.tolist() == [2, 3, 4]
 
 
@@ -165,7 +165,7 @@ def test_a_column_that_is_not_there_is_named(on_disk):
 
 
 def test_steps_follow_from_the_routings(rich):
-    table = rich.rows(ROUTING_FILE).read(rich.rows(ROUTING_FILE).schema.names)
+    table = rich.table(ROUTING_FILE)
     derived = Trace.from_tables(rich.facts, rich.layers, table)
     place = ["turn", "pass", "step", "phase"]
     for name, values in derived.steps(place).items():
@@ -181,7 +181,6 @@ def test_description(on_disk):
     assert (figures["routings_prefill"], figures["routings_decode"]) == (39, 90)
     assert (figures["expert_bytes_min"], figures["expert_bytes_max"]) == (100, 300)
     assert (figures["bank_bytes"], figures["token_cycle_bytes"]) == (4800, 1200)
-    assert figures["recorded_hit_rate_decode"] is None
     assert "gate_input" in figures["columns"][ROUTING_FILE]
 
 
