@@ -5,6 +5,7 @@ here.
 """
 
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,7 +60,7 @@ def read_facts(directory: Path) -> TraceFacts:
         There is no such directory, it is no trace, or its facts are not valid.
     """
     path = directory / FACTS_FILE
-    if not directory.exists():
+    if not os.path.exists(directory):  # unlike Path.exists, it takes any name
         raise TraceError(f"{directory} does not exist; name an existing trace.")
     if not directory.is_dir():
         raise TraceError(f"{directory} is a file; a trace is a directory that holds {FACTS_FILE}.")
