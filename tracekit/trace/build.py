@@ -37,8 +37,9 @@ _WORDS = {
     float: ("a number", "numbers"),
     str: ("text", "texts"),
     bool: ("true or false", "true or false"),
-    Mapping: ("a table of named values", "tables of named values"),
+    Any: ("a value", "values"),
 }
+_CONTAINERS = {list: ("a list of", "lists of"), dict: ("a table of named", "tables of named")}
 
 
 def build(
@@ -145,10 +146,10 @@ def _in_words(hint: Any, several: bool = False) -> str:
     """Return the type `hint` in words; None goes without saying."""
     words = []
     for kind in _kinds(hint):
-        plain = Mapping if get_origin(kind) is dict else get_origin(kind) or kind
-        if plain is list:
-            inside = _in_words(get_args(kind)[0], several=True)
-            words.append(f"lists of {inside}" if several else f"a list of {inside}")
+        plain = dict if get_origin(kind) is Mapping else get_origin(kind) or kind
+        if plain in _CONTAINERS:
+            inside = _in_words(get_args(kind)[-1], several=True)
+            words.append(f"{_CONTAINERS[plain][several]} {inside}")
         elif plain is not NoneType:
             name = getattr(plain, "__name__", plain)
             words.append(_WORDS.get(plain, (f"a {name}", f"values of {name}"))[several])
