@@ -231,18 +231,23 @@ def test_a_file_of_no_format_is_told_which_there_are(write):
 def test_a_directory_is_refused(name, tmp_path):
     by_content, as_format = (sentence_of(read, tmp_path) for read in readers(name))
     assert by_content.startswith(f"{tmp_path} is a directory but no trace: it holds no trace.json")
-    assert as_format.startswith(f"{tmp_path} is a directory, pipe or device and no file; ")
+    assert as_format.startswith(NO_FILE.format(tmp_path))
+
+
+NO_FILE = "{} is a directory, pipe or device and no file; "
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["pipe", "/dev/zero", "/dev/null"])
-def test_a_pipe_or_device_is_refused_without_waiting(name, kind, tmp_path):
-    path = Path(kind)
-    if kind == "pipe":
-        path = tmp_path / "pipe"
-        os.mkfifo(path)
+def test_a_pipe_is_refused_without_waiting(name, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
     for read in readers(name):
-        assert sentence_of(read, path).startswith(f"{path} is a directory, pipe or device and no ")
+        assert sentence_of(read, path).startswith(NO_FILE.format(path))
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/zero"])
+def test_a_device_is_refused(device):
+    assert sentence_of(open_any, Path(device)).startswith(NO_FILE.format(device))
 
 
 @pytest.mark.parametrize("name", NAMES)

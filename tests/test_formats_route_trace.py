@@ -119,7 +119,7 @@ def test_a_prompt_in_chunks_is_one_pass_in_layer_order(write):
     ],
     ids=["crlf", "bom", "gzip", "all", "no newline", "blank end", "blank start", "blank inside"],
 )
-def test_disguises_change_nothing(write, disguise):
+def test_line_breaks_and_compression_change_nothing(write, disguise):
     plain = text(turn(0) + turn(1))
     expected = open_any(write(plain))
     # The name says nothing: the content does.
@@ -137,7 +137,7 @@ def test_a_budget_in_the_preamble_is_the_recorded_one(write):
 # ---- a recorder that was killed -----------------------------------------------------------------
 
 
-def test_cut_anywhere_in_the_end_it_is_read_up_to_its_last_whole_routing(write):
+def test_a_file_cut_near_its_end_is_read_up_to_its_last_whole_routing(write):
     content = text(turn(0)).encode()
     lines = content.splitlines(keepends=True)
     last_pass = len(b"".join(lines[:-4]))
@@ -152,7 +152,7 @@ def test_cut_anywhere_in_the_end_it_is_read_up_to_its_last_whole_routing(write):
         assert len(trace.warnings) == (0 if trace.complete else 1)
 
 
-def test_the_one_warning_says_where_it_ends(write, tmp_path):
+def test_a_cut_file_has_one_warning_that_says_where_it_ends(write, tmp_path):
     path = write(text(turn(0)).removesuffix("0,100\n"))
     trace = open_any(path)
     assert trace.warnings == [
@@ -360,7 +360,7 @@ def test_broken_files_are_refused_with_one_sentence(write, case):
     assert caught.value.exit_code == 3
 
 
-def test_a_broken_line_is_named_by_its_line_though_lines_are_blank(write):
+def test_blank_lines_count_when_a_broken_line_is_named(write):
     path = write(field(2, "expert", "four").replace(HEADER + "\n", "\n" + HEADER + "\r\n\r\n"))
     with pytest.raises(TraceError, match="line 11, column expert: 'four'"):
         open_any(path)

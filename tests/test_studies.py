@@ -116,7 +116,7 @@ def test_check_fails_on_a_changed_table_and_on_a_claim(study):
     assert run("sweep", study).code == 0
 
 
-def test_a_trace_that_has_to_be_fetched(study, monkeypatch):
+def test_a_fetched_trace_is_found_in_its_folder(study, monkeypatch):
     monkeypatch.delenv("TRACEKIT_TRACES", raising=False)
     text = STUDY.replace('file = "small.trace"', 'file = "small.trace"\nsource = "the moon"')
     other = study.parent / "elsewhere" / "study.toml"
@@ -185,7 +185,7 @@ def test_claims(test, holds, summary):
         ({"of": ON_A, "equals": [1]}, "gives 1 values for 2 rows"),
     ],
 )
-def test_claims_about_nothing(test, sentence):
+def test_a_claim_about_nothing_is_refused(test, sentence):
     with pytest.raises(UsageError, match=sentence):
         decide(Claim("it is so", "rate", **test), RESULT)
     with pytest.raises(UsageError, match="names a figure 'price'"):
@@ -209,7 +209,7 @@ def test_claims_about_nothing(test, sentence):
         (("minus =", "over = { seed = 0 }\nminus ="), "has both minus and over"),
     ],
 )
-def test_a_study_that_is_none(study, change, sentence):
+def test_a_wrong_study_is_refused(study, change, sentence):
     text = STUDY.replace(*change, 1)
     assert text != STUDY
     study.write_text(text)

@@ -354,7 +354,7 @@ except TracekitError as error:
 
 
 @pytest.mark.parametrize("mode", ["whole", "recording"])
-def test_no_room_on_the_disk(path, mode):
+def test_a_full_disk_is_one_sentence(path, mode):
     """A file size limit fails a write as a full disk does, and any user may set one."""
     tests = str(Path(__file__).parent)
     code = LIMITED.format(tests=tests, path=str(path), mode=mode)
@@ -425,7 +425,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(path):
     assert os.listdir(path.parent) == []
 
 
-def test_a_name_that_is_no_text(tmp_path):
+def test_a_name_that_is_not_valid_text(tmp_path):
     path = tmp_path / os.fsdecode(b"r\xffn.trace")
     with writer_for(path) as writer:
         record(writer, 0, 3)
