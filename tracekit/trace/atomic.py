@@ -81,11 +81,17 @@ def write_facts(directory: Path, facts: TraceFacts) -> None:
 
     Raises
     ------
+    TraceError
+        A reader would refuse the facts.
     TracekitError
+        The file cannot be written.
     """
-    with whole_file(directory / FACTS_FILE) as work:
-        # ASCII with escapes can write what UTF-8 cannot: the bytes of a file name that is no text.
-        work.write_text(json.dumps(facts.to_json(), indent=1) + "\n", encoding="ascii")
+    path = directory / FACTS_FILE
+    # ASCII with escapes can write what UTF-8 cannot: the bytes of a file name that is no text.
+    text = json.dumps(facts.to_json(), indent=1)
+    TraceFacts.from_json(json.loads(text), str(path))
+    with whole_file(path) as work:
+        work.write_text(text + "\n", encoding="ascii")
 
 
 def remove(path: Path) -> None:

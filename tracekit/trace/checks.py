@@ -17,6 +17,8 @@ from tracekit.trace.schema import DECODE, PREFETCHED
 
 # Rows compared at a time: keeps the temporaries of a check small.
 CHUNK = 1 << 18
+# Of so many slots each is compared with each, which is faster than sorting them.
+_COMPARED_SLOTS = 16
 
 Locate = Callable[[int, int], str]
 Arrays = Mapping[str, np.ndarray]
@@ -179,12 +181,7 @@ def _check_experts(column: Column, model: ModelFacts) -> None:
         f"expert {{value}} is not below the model's n_expert = {model.n_expert}; correct the row "
         "or n_expert.",
     )
-    slots = np.ascontiguousarray(values.T)
-    has_repeat = np.zeros(len(values), dtype=bool)
-    for later in range(1, len(slots)):
-        for earlier in range(later):
-            has_repeat |= slots[later] == slots[earlier]
-    row = first_true(has_repeat)
+    row = first_true(_has_repeat(values))
     if row is not None:
         chosen = values[row].tolist()
         slot = next(s for s, expert in enumerate(chosen) if expert in chosen[:s])
@@ -193,6 +190,20 @@ def _check_experts(column: Column, model: ModelFacts) -> None:
             f"one routing (slots {chosen.index(chosen[slot])} and {slot}); a token selects "
             "distinct experts: correct or record it again."
         )
+
+
+def _has_repeat(experts: np.ndarray) -> np.ndarray:
+    """Say which rows of `experts` [n, k] hold an expert twice, bool [n]."""
+    if experts.shape[1] > _COMPARED_SLOTS:
+        ordered = np.sort(experts, axis=1)
+        has_repeat: np.ndarray = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)
+        return has_repeat
+    slots = np.ascontiguousarray(experts.T)
+    has_repeat = np.zeros(len(experts), dtype=bool)
+    for later in range(1, len(slots)):
+        for earlier in range(later):
+            has_repeat |= slots[later] == slots[earlier]
+    return has_repeat
 
 
 def _check_weights(column: Column, model: ModelFacts) -> None:

@@ -184,6 +184,22 @@ def _offsets(values: Sequence[Sized]) -> pa.Buffer:
     return pa.py_buffer(offsets)
 
 
+def cast(values: Any, dtype: np.dtype, name: str) -> np.ndarray:
+    """Return values of column `name` as `dtype`, without a copy where they have it.
+
+    Raises
+    ------
+    ValueError
+        A number does not fit a whole-number type, where numpy would write another one.
+    """
+    given = np.asarray(values)
+    with np.errstate(invalid="ignore"):
+        out = given.astype(dtype, copy=False)
+    if dtype.kind in "iu" and not np.can_cast(given.dtype, dtype) and (out != given).any():
+        raise ValueError(f"the column {name!r} has a value that {dtype} cannot hold")
+    return out
+
+
 def to_table(
     columns: Mapping[str, Values | None],
     schema: pa.Schema,

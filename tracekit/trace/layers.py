@@ -14,9 +14,12 @@ from tracekit.trace.checks import Arrays, Column, Where, check_layer_numbers, fi
 from tracekit.trace.columns import to_numpy
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
+from tracekit.trace.rows import TableRows
+from tracekit.trace.typecheck import check_layers_types
 
 # No expert of any model comes near a TiB, and sums of sizes up to it stay within 64 bits.
 MAX_EXPERT_BYTES = 1 << 40
+ARRAYS = ("router_matrix", "router_bias", "selection_bias", "norm_weight")
 
 
 class LayerTable:
@@ -78,6 +81,22 @@ class LayerTable:
         values = to_numpy(value.chunk(0).flatten(), np.nan)
         place = f"{self._columns.where().at(row)}, column {name}"
         return _shaped(place, layer, name, values, self._columns.model)
+
+
+def check_table(table: pa.Table, file: str, model: ModelFacts) -> None:
+    """Check a table of layers as a reader of the finished trace does, the routers' arrays too.
+
+    Raises
+    ------
+    TraceError
+    """
+    check_layers_types(file, table.schema)
+    columns = CheckedColumns(TableRows(table), file, model)
+    layers = LayerTable(columns, file)
+    check_layers(columns.where(), layers.scalars, model)
+    for layer in layers.scalars["layer"].tolist():
+        for name in ARRAYS:
+            layers.array(layer, name)
 
 
 def check_layers(where: Where, layers: Arrays, model: ModelFacts) -> None:

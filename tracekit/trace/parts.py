@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import checks, order
-from tracekit.trace.columns import NULLS, Values, empty, empty_table, to_numpy, to_table
+from tracekit.trace.columns import NULLS, Values, cast, empty, empty_table, to_numpy, to_table
 from tracekit.trace.encode import write_rows
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.rows import TableRows
@@ -171,7 +171,7 @@ def _gather(
     is_given = np.ones(len(joined), dtype=bool)
     at = 0
     for values, count in zip(given, counts, strict=True):
-        joined[at : at + count] = null if values is None else values
+        joined[at : at + count] = null if values is None else cast(values, joined.dtype, field.name)
         is_given[at : at + count] = values is not None
         at += count
     if field.name in WHOLE_LISTS:

@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from tracekit.trace import storage
 from tracekit.trace.atomic import sync_names, write_facts, writing
-from tracekit.trace.columns import Values, empty_table, to_table
+from tracekit.trace.columns import Values, cast, empty_table, numpy_type, to_table
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.folder import TraceFolder
+from tracekit.trace.layers import check_table
 from tracekit.trace.parts import (
     GATHERED_BYTES,
     PART_BYTES,
@@ -138,10 +139,13 @@ class TraceWriter:
 
         Raises
         ------
+        TraceError
+            A reader would refuse the table.
         TracekitError
             The table or an earlier pass cannot be written.
         """
         table = layers if isinstance(layers, pa.Table) else layers_table(layers)
+        check_table(table, str(self.path / LAYERS_FILE), self.facts.model)
         self._submit(0, self._write_layers, table)
 
     def write_pass(self, routing: PassColumns, steps: PassColumns) -> None:
@@ -315,7 +319,8 @@ def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
         if pa.types.is_list(field.type):
             columns[field.name] = given
         else:
-            columns[field.name] = np.array([-1 if v is None else v for v in given], dtype=np.int64)
+            numbers = [-1 if value is None else value for value in given]
+            columns[field.name] = cast(numbers, numpy_type(field.type), field.name)
             valid[field.name] = np.array([v is not None for v in given], dtype=bool)
     return to_table(columns, schema, len(layers), valid)
 
