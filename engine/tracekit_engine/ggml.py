@@ -56,6 +56,11 @@ class Tensor(ctypes.Structure):
         return self.name_bytes.decode("utf-8", "replace")
 
     @property
+    def type_name(self) -> str:
+        """The type of the data: ``"F32"``, ``"Q8_0"``."""
+        return type_name(self.type)
+
+    @property
     def op_name(self) -> str:
         """The operation that computes the tensor: ``"MUL_MAT"``; ``"NONE"`` for a weight or input."""
         return _op_name(self.op)
@@ -121,6 +126,13 @@ class Tensor(ctypes.Structure):
 
 
 NAME_OFFSET = Tensor.name.offset
+
+
+@cache
+def type_name(kind: int) -> str:
+    """Return the name of ggml's type number `kind`, in capitals: ``"Q8_0"``."""
+    name: bytes = binding.function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)(kind)
+    return name.decode().upper()
 
 
 @cache

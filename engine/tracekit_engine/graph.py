@@ -43,6 +43,9 @@ class MoeLayer:
         the token's id selects the experts; a router then only weights them.
     router_matrix : ndarray or None, float32 [n_expert, n_embd]
         None if the token's id selects.
+    router_type : str or None
+        How the router's matrix is stored: ``"F32"``. llama.cpp rounds the gate input for the product
+        with any other type: to 8 bits for ``"Q8_0"``.
     router_bias, selection_bias : ndarray or None, float32 [n_expert]
         Added to the logits; added to the scores after gating.
     norm_weight : ndarray or None, float32 [n_embd]
@@ -61,6 +64,7 @@ class MoeLayer:
     weights_node: bytes
     gating: str | None
     router_matrix: np.ndarray | None
+    router_type: str | None
     router_bias: np.ndarray | None
     selection_bias: np.ndarray | None
     norm_weight: np.ndarray | None
@@ -237,6 +241,7 @@ def _read_layer(
         weights_node=weights_node.encode(),
         gating=rule.gating,
         router_matrix=rule.matrix,
+        router_type=None if rule.router is None else rule.router.source(0).type_name,
         router_bias=rule.router_bias,
         selection_bias=rule.selection_bias,
         norm_weight=norm_weight,

@@ -3,7 +3,6 @@
 A path goes in; facts and places come out. The model is not loaded.
 """
 
-import ctypes
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracekit.trace.errors import TracekitError
-from tracekit_engine import binding
+from tracekit_engine.ggml import type_name
 from tracekit_engine.gguf_header import EXPERT_WEIGHT, Header, Metadata, StoredTensor
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -144,9 +143,7 @@ class ModelFile(Metadata):
         for group in self.expert_tensors.values():
             for tensor in group:
                 sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.n_bytes
-        type_name = binding.function("ggml_type_name", ctypes.c_char_p, ctypes.c_int)
-        name: bytes = type_name(max(sizes, key=sizes.__getitem__))
-        return name.decode().upper()
+        return type_name(max(sizes, key=sizes.__getitem__))
 
     @property
     def file_bytes(self) -> int:

@@ -341,6 +341,10 @@ def _facts(
         "token_cycle_bytes": session.token_cycle,
         "bytes_outside_layers": file.dense_bytes.get(-1, 0),
     }
+    types = sorted({layer.router_type for layer in plan.layers if layer.router_type is not None})
+    notes["router_types"] = {
+        name: [layer.layer for layer in plan.layers if layer.router_type == name] for name in types
+    }
     by_token = [layer.layer for layer in plan.layers if not layer.selects_by_logits]
     if by_token:
         notes["layers_selected_by_token"] = by_token

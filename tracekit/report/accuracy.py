@@ -79,14 +79,15 @@ def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int |
         if predictors is not None:
             raise
         return Accuracy(lacks=str(error))
-    first = alarm(result.records)
+    rounded = result.rounded_routers
+    first = alarm(result.records, rounded)
     frames = {
         "predictability": (layers_scored(result), BY_LAYER),
         "recall": (recall_scored(result, named), BY_NAMED),
     }
     return Accuracy(
         rows=[_row(record) for record in result.records],
-        sentences=[s for s in sentences(result.records, ADVICE) if s not in first],
+        sentences=[s for s in sentences(result.records, ADVICE, rounded) if s not in first],
         notes=[*left_out, *(note for note in result.notes if note not in trace.warnings)],
         alarm=first,
         records=result.records,

@@ -10,6 +10,23 @@ from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
 
 
+def rounded_routers(trace: Trace) -> dict[int, str]:
+    """Return the type of each router that is not stored as F32, by the model's number of the layer.
+
+    llama.cpp rounds the gate input for the product with such a matrix. `tracekit record` notes the
+    types; other traces say nothing of them.
+    """
+    noted = trace.facts.notes.get("router_types")
+    types = noted.items() if isinstance(noted, dict) else ()
+    return {
+        layer: name
+        for name, layers in types
+        if name != "F32" and isinstance(layers, list)
+        for layer in layers
+        if isinstance(layer, int)
+    }
+
+
 class Routers:
     """What is known of the router of each MoE layer; layers go by their index among those.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracekit.routing.routers import rounded_routers
 from tracekit.scoring import text as texts
 from tracekit.scoring.tally import Tally
 from tracekit.scoring.training import Entry
@@ -30,6 +31,8 @@ class PredictResult:
         Experts of a routing; decoded tokens of the trace.
     layer_ids : int16 [L]
         Model numbers of the MoE layers.
+    rounded_routers : dict of int to str
+        The types of routers for which llama.cpp rounds the gate input, by layer.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class PredictResult:
         self._entries = {(e.predictor.name, e.horizon): e for e in entries}
         self._bootstrap = bootstrap
         self.trace = trace
+        self.rounded_routers = rounded_routers(trace)
         self.notes = [*left_out, *texts.fit_sentences(entries)]
         if self.top_k == self.n_expert:
             self.notes.append(
@@ -186,11 +190,18 @@ class PredictResult:
 
     def sentences(self) -> list[str]:
         """Return what the figures say, in plain sentences; a control below 100 % comes first."""
-        return texts.sentences(self.records)
+        return texts.sentences(self.records, rounded=self.rounded_routers)
 
     def to_text(self) -> str:
         """Return the whole report."""
-        return texts.text(self.records, self.n_tokens, self.config["named"], self.top_k, self.notes)
+        return texts.text(
+            self.records,
+            self.n_tokens,
+            self.config["named"],
+            self.top_k,
+            self.notes,
+            self.rounded_routers,
+        )
 
 
 def _rates(tally: Tally, layers: slice, k: int, ties: bool) -> dict[str, Any]:
