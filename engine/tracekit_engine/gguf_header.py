@@ -18,6 +18,7 @@ from tracekit.trace.errors import TracekitError
 from tracekit_engine import binding
 
 EXPERT_WEIGHT = re.compile(r"blk\.(\d+)\.ffn_\w*exps\.weight")
+_MAGIC = b"GGUF"
 _STRING = 8
 _Number: TypeAlias = (
     "ctypes._SimpleCData[int] | ctypes._SimpleCData[float] | ctypes._SimpleCData[bool]"
@@ -71,6 +72,8 @@ class Metadata:
     n_expert, top_k, n_embd, n_ctx_train : int
     n_group, n_group_used : int
         Expert groups, and how many of them stay unmasked before top-k; 1, 1 without groups.
+    top_k_by_layer : tuple of int
+        `top_k` layer by layer; empty if the header gives one number for all layers.
     """
 
     arch: str
@@ -83,6 +86,7 @@ class Metadata:
     n_ctx_train: int
     n_group: int
     n_group_used: int
+    top_k_by_layer: tuple[int, ...]
 
 
 class Header:
@@ -136,18 +140,24 @@ class Header:
             raise TracekitError(f"{self.path} does not name its architecture, so it is no model.")
         name = self._value("general.name")
         groups = max(1, self._whole(f"{arch}.expert_group_count"))
+        top_k = self._wholes(f"{arch}.expert_used_count")
         return Metadata(
             arch=arch,
             name=name if isinstance(name, str) and name else self.path.stem,
             n_layer=self._whole(f"{arch}.block_count"),
             n_nextn=self._whole(f"{arch}.nextn_predict_layers"),
             n_expert=self._whole(f"{arch}.expert_count"),
-            top_k=self._whole(f"{arch}.expert_used_count"),
+            top_k=max(top_k, default=0),
             n_embd=self._whole(f"{arch}.embedding_length"),
             n_ctx_train=self._whole(f"{arch}.context_length"),
             n_group=groups,
             n_group_used=self._whole(f"{arch}.expert_group_used_count") if groups > 1 else 1,
+            top_k_by_layer=tuple(top_k) if len(top_k) > 1 else (),
         )
+
+    def part(self) -> tuple[int, int]:
+        """Return which part of how many this file is, from 1; (1, 1) of a model in one file."""
+        return self._whole("split.no") + 1, max(1, self._whole("split.count"))
 
     def check_floats(self, prefix: str) -> None:
         """Refuse a key that begins with `prefix` and is nan, or is a negative epsilon.
@@ -176,7 +186,7 @@ class Header:
         Raises
         ------
         TracekitError
-            The file ends before a tensor does.
+            The file ends before a tensor does, or another GGUF file follows in it.
         """
         file_bytes = self.path.stat().st_size
         base = self._int("gguf_get_data_offset", ctypes.c_size_t)
@@ -192,7 +202,25 @@ class Header:
                     f"the file at {file_bytes:,}; download it again."
                 )
             found[name] = StoredTensor(name, kind, self._shape(name, index), file, start, stop)
+        self._check_ends_here(max((tensor.stop for tensor in found.values()), default=base))
         return found
+
+    def _check_ends_here(self, end: int) -> None:
+        """Refuse a file in which another one begins after the last tensor, or a bit before or later.
+
+        A tensor may be padded, and the header of a file without tensors may be not.
+        """
+        slack = self._int("gguf_get_alignment", ctypes.c_size_t)
+        begin = max(len(_MAGIC), end - slack)
+        with self.path.open("rb") as data:
+            data.seek(begin)
+            found = data.read(end + slack + len(_MAGIC) - begin).find(_MAGIC)
+        if found >= 0:
+            raise TracekitError(
+                f"{self.path} is GGUF files joined into one: the second begins at byte "
+                f"{begin + found:,}. Name the first part of a split model as it was downloaded, or "
+                "join the parts with llama-gguf-split --merge."
+            )
 
     def _shape(self, name: str, index: int) -> tuple[int, ...]:
         function = binding.function(
@@ -241,14 +269,18 @@ class Header:
 
         Some models give an array with a number for each layer; the largest is returned.
         """
+        return max(self._wholes(key), default=0)
+
+    def _wholes(self, key: str) -> list[int]:
+        """Return a whole number, or one for each layer; [] if the key is missing."""
         value = self._value(key)
         if value is None:
-            return 0
+            return []
         numbers = value if isinstance(value, list) else [value]
         wholes = [each for each in numbers if type(each) is int and each >= 0]
         if not numbers or len(wholes) < len(numbers):
             raise TracekitError(f"{self.path}: {key} must be a whole number, and is {value!r:.40}.")
-        return max(wholes)
+        return wholes
 
 
 class _Params(ctypes.Structure):
@@ -262,8 +294,8 @@ def _check_is_gguf(path: Path) -> None:
         raise TracekitError(f"{path} is not a file; name a model's GGUF file.")
     try:
         with path.open("rb") as file:
-            magic = file.read(4)
+            magic = file.read(len(_MAGIC))
     except OSError as error:
         raise TracekitError(f"{path} cannot be read: {error.strerror}.") from error
-    if magic != b"GGUF":
+    if magic != _MAGIC:
         raise TracekitError(f"{path} is not a GGUF file: it does not begin with GGUF.")

@@ -66,6 +66,12 @@ class Model:
             self.close()
             raise
         except binding.AbortError as failed:
+            if "LLAMA_MAX_EXPERTS" in str(failed):
+                raise TracekitError(
+                    f"{file.paths[0]} has {file.n_expert:,} experts in a layer, more than this "
+                    f"llama.cpp takes (llama-cpp-python {binding.version()}); it needs one that was "
+                    "built for more."
+                ) from failed
             raise TracekitError(f"llama.cpp cannot load {file.paths[0]}: {failed}.") from failed
         if not self._pointer:
             raise TracekitError(

@@ -15,6 +15,7 @@ from tracekit_engine.ggml import type_name
 from tracekit_engine.gguf_header import EXPERT_WEIGHT, Header, Metadata, StoredTensor
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
+_SINGLE_EXPERT = re.compile(r"blk\.\d+\.ffn_(gate|up|down)\.\d+\.weight")
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -22,7 +23,7 @@ class _Rule(NamedTuple):
     """What must hold in any architecture: a key, its value, whether it holds, and why not."""
 
     key: str
-    value: int
+    value: int | str
     holds: bool
     reason: str
 
@@ -49,22 +50,31 @@ class ModelFile(Metadata):
         ------
         TracekitError
             The file is missing, is no GGUF file, is cut short, or holds a dense model. Or it is a
-            part of a split model, and it is not the first part or others are missing. Or it
-            contradicts itself about its experts or layers.
+            part of a split model, and it is not the first part or others are missing. Or its
+            experts are not stored as one tensor a layer. Or it contradicts itself about its experts
+            or layers, or gives layers another number of experts per token than others.
         """
         paths = _all_files(Path(path))
         tensors: dict[str, StoredTensor] = {}
         with Header.opened(paths[0]) as header:
+            tensors.update(header.tensors(0))
+            _check_part(header, 1, len(paths))
             metadata = header.metadata()
             header.check_floats(f"{metadata.arch}.")
-            tensors.update(header.tensors(0))
         for index, later in enumerate(paths[1:], start=1):
             with Header.opened(later) as header:
                 tensors.update(header.tensors(index))
+                _check_part(header, index + 1, len(paths))
         model = cls(**asdict(metadata), paths=paths, tensors=tensors)
         if not model.n_expert and not any(map(EXPERT_WEIGHT.fullmatch, tensors)):
             raise TracekitError(
                 f"{path} is a dense model ({model.arch}): it has no experts to record."
+            )
+        single = next(filter(_SINGLE_EXPERT.fullmatch, tensors), None)
+        if single is not None:
+            raise TracekitError(
+                f"{path} holds each expert as a tensor of its own ({single}), as GGUF files from "
+                "before April 2024 do; download a newer file of the model, or convert it again."
             )
         for rule in model._rules():
             if not rule.holds:
@@ -104,6 +114,14 @@ class ModelFile(Metadata):
             self.n_group_used,
             groups == 1 or 0 < self.n_group_used < groups,
             f"with {groups} groups it must be from 1 to {groups - 1}",
+        )
+        by_layer = enumerate(self.top_k_by_layer)
+        counts = {count for layer, count in by_layer if layer in self.expert_tensors}
+        yield _Rule(
+            "expert_used_count",
+            f"{' or '.join(map(str, sorted(counts)))}, depending on the layer",
+            len(counts) <= 1,
+            "a trace has one number for all layers; make a copy of the file that gives one number",
         )
 
     @cached_property
@@ -155,6 +173,18 @@ def cut_while_used(path: Path, n_bytes: int) -> TracekitError:
     """Return what to raise for a file that became shorter: it has `n_bytes` now."""
     return TracekitError(
         f"{path} was cut to {n_bytes:,} bytes while it was in use; restore it and record again."
+    )
+
+
+def _check_part(header: Header, number: int, count: int) -> None:
+    """Refuse a file that is another part of a split model than its name says: `number` of `count`."""
+    is_part, of = header.part()
+    if (is_part, of) == (number, count) or of == 1:
+        return
+    named = f"part {number} of {count}" if count > 1 else "a whole model"
+    raise TracekitError(
+        f"{header.path} is named as {named}, but it holds part {is_part} of {of}; give it a name that "
+        f"ends in -{is_part:05}-of-{of:05}.gguf, as the other parts have, and name the first part."
     )
 
 

@@ -5,7 +5,7 @@ Texts and files go in; prompts and their tokens come out. Nothing here evaluates
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracekit.trace.errors import TracekitError, UsageError
@@ -16,6 +16,13 @@ from tracekit_engine.model import Model
 class Prompt:
     """What one turn begins with: a text, or the messages of a chat as (role, content).
 
+    Attributes
+    ----------
+    text : str or None
+    messages : tuple of (str, str)
+    source : str or None
+        Where the prompt stands, for sentences about it: ``prompts.jsonl, line 3``.
+
     Raises
     ------
     UsageError
@@ -24,17 +31,25 @@ class Prompt:
 
     text: str | None = None
     messages: tuple[tuple[str, str], ...] = ()
+    source: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.text and not self.messages:
-            raise UsageError("The prompt is empty; a turn needs at least one token to begin with.")
+            raise self._refusal(
+                "the prompt is empty; a turn needs at least one token to begin with"
+            )
         try:
             self.as_given.encode()
         except UnicodeEncodeError as error:
-            raise UsageError(
-                "The prompt is not UTF-8 text: it holds half a character, or bytes of another "
-                "encoding; save it as UTF-8."
+            raise self._refusal(
+                "the prompt is not UTF-8 text: it holds half a character, or bytes of another "
+                "encoding; save it as UTF-8"
             ) from error
+
+    def _refusal(self, reason: str) -> UsageError:
+        if self.source:
+            return UsageError(f"{self.source}: {reason}.")
+        return UsageError(f"{reason[0].upper()}{reason[1:]}.")
 
     @property
     def as_given(self) -> str:
@@ -61,12 +76,12 @@ class Prompt:
         elif self.text is not None:
             text = self.text
         else:
-            raise UsageError("The prompts are chat messages; add --chat.")
+            raise self._refusal("the prompt consists of chat messages; add --chat")
         tokens = model.tokenize(text)
         if chat and len(tokens) > 1 and tokens[0] == tokens[1] == model.first_token:
             del tokens[0]  # both the template and the model write the token that begins a text
         if not tokens:
-            raise UsageError(f"The prompt {text!r} makes no token; give it some text.")
+            raise self._refusal(f"the prompt {text!r} makes no token; give it some text")
         return tokens
 
 
@@ -78,7 +93,7 @@ def from_file(path: Path) -> Prompt:
     TracekitError
         It cannot be read, or is not UTF-8 text.
     """
-    return Prompt(_read(path).removesuffix("\n"))
+    return Prompt(_read(path).removesuffix("\n"), source=_called(path))
 
 
 def from_jsonl(path: Path) -> list[Prompt]:
@@ -94,24 +109,25 @@ def from_jsonl(path: Path) -> list[Prompt]:
     prompts = []
     for number, line in enumerate(_read(path).split("\n"), start=1):
         if line.strip():
+            source = f"{_called(path)}, line {number}"
             try:
-                prompts.append(_prompt(json.loads(line)))
-            except (ValueError, RecursionError, UsageError) as error:
-                reason = str(error).rstrip(".")
-                raise UsageError(f"{path}, line {number}: {reason}.") from error
+                prompts.append(_prompt(json.loads(line), source))
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"{source}: {str(error).rstrip('.')}.") from error
     if not prompts:
-        raise UsageError(f"{path} holds no prompt.")
+        raise UsageError(f"{_called(path)} holds no prompt.")
     return prompts
 
 
-def _prompt(value: object) -> Prompt:
+def _prompt(value: object, source: str) -> Prompt:
     if isinstance(value, str):
-        return Prompt(value)
+        return Prompt(value, source=source)
     if isinstance(value, dict) and isinstance(value.get("prompt"), str):
-        return Prompt(value["prompt"])
+        return Prompt(value["prompt"], source=source)
     messages = value.get("messages") if isinstance(value, dict) else None
-    if isinstance(messages, list) and messages and all(map(_is_message, messages)):
-        return Prompt(messages=tuple((m["role"], m["content"]) for m in messages))
+    if isinstance(messages, list) and all(map(_is_message, messages)):
+        told = tuple((message["role"], message["content"]) for message in messages)
+        return Prompt(messages=told, source=source)
     raise ValueError('a line is a text, {"prompt": text} or {"messages": [{"role", "content"}, …]}')
 
 
@@ -119,6 +135,10 @@ def _is_message(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(value.get(key), str) for key in ("role", "content")
     )
+
+
+def _called(path: Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
 
 
 def _read(path: Path) -> str:
@@ -131,8 +151,7 @@ def _read(path: Path) -> str:
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        where = "standard input" if str(path) == "-" else path
         raise UsageError(
-            f"{where} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}; "
+            f"{_called(path)} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}; "
             "save it as UTF-8."
         ) from error

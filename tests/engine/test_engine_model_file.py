@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_models
 from gguf import GGUFWriter
 
 from tracekit.trace import TracekitError
+from tracekit_engine.gguf_header import EXPERT_WEIGHT
+from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 
 
@@ -107,9 +110,55 @@ def test_experts_under_the_keys_of_another_architecture(model: Path, tmp_path: P
 
 
 def test_experts_used_layer_by_layer(tmp_path: Path) -> None:
-    odd = {"expert_used_count": [1, 3, 2]}
-    path = tiny_models.write(tmp_path / "layers.gguf", "qwen3moe", odd=odd)
+    odd = {"expert_used_count": [0, 3, 3]}  # its first layer has no experts
+    path = tiny_models.write(tmp_path / "layers.gguf", "glm4moe", odd=odd)
     assert ModelFile.open(path).top_k == 3
+    odd = {"expert_used_count": [1, 3, 2]}
+    path = tiny_models.write(tmp_path / "differ.gguf", "qwen3moe", odd=odd)
+    sentence = (
+        r"expert_used_count is 1 or 2 or 3, depending on the layer, but a trace has one number"
+    )
+    assert re.search(sentence, refusal(path))
+
+
+def one_tensor_per_expert(path: Path) -> Path:
+    with_stacks = ModelFile.open(tiny_models.write(path.with_name("stacked.gguf"), "llama"))
+    writer = GGUFWriter(path, "llama")
+    tiny_models.add_vocabulary(writer)
+    keys = {"block_count": 3, "expert_count": 8, "expert_used_count": 2, "embedding_length": 64}
+    tiny_models.add_keys(writer, "llama", keys)
+    for name, tensor in with_stacks.tensors.items():
+        if EXPERT_WEIGHT.fullmatch(name):
+            base = name.removesuffix("_exps.weight")
+            for expert in range(8):
+                shape = tensor.shape[1::-1]
+                writer.add_tensor(f"{base}.{expert}.weight", np.zeros(shape, np.float32))
+        else:
+            writer.add_tensor(name, np.zeros(tensor.shape[::-1], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_one_tensor_for_each_expert(tmp_path: Path) -> None:
+    sentence = refusal(one_tensor_per_expert(tmp_path / "old.gguf"))
+    assert "holds each expert as a tensor of its own (blk.0.ffn_" in sentence
+    assert "download a newer file" in sentence
+
+
+def test_the_shared_model_with_one_tensor_for_each_expert(phone_traces: Path) -> None:
+    path = phone_traces / "cases" / "legacy_mixtral.gguf"
+    assert "holds each expert as a tensor of its own" in refusal(path)
+
+
+def test_more_experts_than_llama_cpp_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiny_models, "EXPERTS", 2000)
+    path = tiny_models.write(tmp_path / "many.gguf", "qwen3moe")
+    file = ModelFile.open(path)
+    with pytest.raises(TracekitError, match=r"many\.gguf has 2,000 experts in a layer, more than"):
+        Model(file)
 
 
 def test_a_single_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +201,54 @@ def test_a_later_part_named(split_model: Path) -> None:
 @pytest.mark.parametrize("name", ["d-00001-of-00000.gguf", "d-00003-of-00002.gguf"])
 def test_a_part_number_out_of_range(name: str, tmp_path: Path) -> None:
     assert "which is not a part's number" in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_part_under_another_name(number: int, split_model: Path) -> None:
+    part = split_model.with_name(f"split-0000{number}-of-00004.gguf")
+    alone = part.rename(split_model.with_name("alone.gguf"))
+    sentence = (
+        rf"is named as a whole model, but it holds part {number} of 4; give it a name that ends"
+    )
+    assert re.search(rf"alone\.gguf {sentence} in -0000{number}-of-00004\.gguf", refusal(alone))
+
+
+def test_parts_under_each_others_names(split_model: Path) -> None:
+    second, third = (split_model.with_name(f"split-0000{i}-of-00004.gguf") for i in (2, 3))
+    kept = second.rename(second.with_name("kept.gguf"))
+    third.rename(second)
+    kept.rename(third)
+    with pytest.raises(
+        TracekitError, match=r"named as part 2 of 4, but it holds part 3 of 4; give"
+    ):
+        ModelFile.open(split_model)
+
+
+def test_fewer_parts_by_name(split_model: Path) -> None:
+    for i in (1, 2, 3):
+        part = split_model.with_name(f"split-0000{i}-of-00004.gguf")
+        part.rename(split_model.with_name(f"split-0000{i}-of-00003.gguf"))
+    renamed = split_model.with_name("split-00001-of-00003.gguf")
+    assert "is named as part 1 of 3, but it holds part 1 of 4" in refusal(renamed)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_files_joined_by_cat(count: int, split_model: Path, model: Path) -> None:
+    """The parts of a split model, and a model twice."""
+    parts = [split_model.with_name(f"split-0000{i}-of-00004.gguf") for i in range(1, 5)]
+    joined = split_model.with_name("joined.gguf")
+    joined.write_bytes(
+        b"".join(part.read_bytes() for part in (parts if count == 4 else [model] * 2))
+    )
+    sentence = refusal(joined)
+    second = (parts[0] if count == 4 else model).stat().st_size
+    assert f"is GGUF files joined into one: the second begins at byte {second:,}" in sentence
+
+
+def test_bytes_after_the_last_tensor_do_no_harm(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "padded.gguf"
+    path.write_bytes(model.read_bytes() + bytes(100_000) + b"GGUF")
+    assert ModelFile.open(path).top_k == 2
 
 
 def test_a_part_missing(split_model: Path) -> None:

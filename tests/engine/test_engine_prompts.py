@@ -57,6 +57,32 @@ def test_an_empty_prompt(nothing: dict[str, object]) -> None:
         Prompt(**nothing)
 
 
+@pytest.mark.parametrize("content", ["", "\n"])
+def test_an_empty_prompt_file(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "nothing.txt"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"nothing\.txt: the prompt is empty; a turn needs"):
+        from_file(path)
+
+
+@pytest.mark.parametrize("line", ['""', '{"prompt": ""}', '{"messages": []}'])
+def test_an_empty_prompt_on_a_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'"fine"\n\n{line}\n')
+    with pytest.raises(UsageError, match=r"prompts\.jsonl, line 3: the prompt is empty; a turn"):
+        from_jsonl(path)
+
+
+def test_a_sentence_about_a_prompt_names_its_line(tmp_path: Path, model: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "Hi"}]}\n')
+    with (
+        Session(model) as session,
+        pytest.raises(UsageError, match=r"jsonl, line 1: the prompt con"),
+    ):
+        from_jsonl(path)[0].tokens(session.model, chat=False)
+
+
 def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "prompt.bin"
     path.write_bytes(b"abc\xff\xfe")
