@@ -15,8 +15,8 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from tracekit.trace.errors import TracekitError
+from tracekit_engine.mapped import cut_while_used
 from tracekit_engine.memory import FileMemory
-from tracekit_engine.model_file import cut_while_used
 from tracekit_engine.pages import PAGE
 
 PIECE = 4 << 20  # bytes; several lanes share a slice that is bigger

@@ -7,10 +7,8 @@ touches depends on the file any more: a mapped file that shrinks would kill the 
 """
 
 import ctypes
-import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,15 +18,6 @@ from tracekit_engine import pages
 from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.pages import PAGE
-
-
-@dataclass(frozen=True)
-class _Extent:
-    """A stretch of a file's mapping: file offsets [start, stop), whole pages, at `address`."""
-
-    start: int
-    stop: int
-    address: int
 
 
 class FileMemory:
@@ -49,7 +38,7 @@ class FileMemory:
     def __init__(self, path: Path, base: int):
         self.path = path
         self.base = base
-        self._extents = _mapped(path, base)
+        self._extents = [each for each in pages.mapped(path) if each.base == base]
         size = max((extent.stop for extent in self._extents), default=0)
         self._users = np.zeros(-(-size // PAGE), np.uint16)
         for extent in self._extents:
@@ -141,21 +130,3 @@ def replace_mappings(
             )
         memory[tensor.file].keep_small_pages(tensor.start, tensor.stop)
     return memory
-
-
-def _mapped(path: Path, base: int) -> list[_Extent]:
-    """Return the stretches of the file at `path` that are mapped as if its start were at `base`."""
-    name = os.path.realpath(path).replace("\n", "\\012")
-    extents = []
-    # In this file a line feed ends a line; in a path it is escaped, and nothing else is.
-    maps_file = Path("/proc/self/maps")
-    with maps_file.open(encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
-        for line in maps:
-            span, _mode, offset, _device, _inode, *rest = line.rstrip("\n").split(None, 5)
-            if not rest or rest[0] != name:
-                continue
-            first, last = (int(part, 16) for part in span.split("-"))
-            start = int(offset, 16)
-            if first - start == base:
-                extents.append(_Extent(start, start + last - first, first))
-    return extents

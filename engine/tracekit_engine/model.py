@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit_engine import binding, interrupts
+from tracekit_engine.mapped import OpenFiles
 from tracekit_engine.model_file import ModelFile
 
 
@@ -53,19 +54,23 @@ class Model:
             overrides = self._override_top_k(n_expert_used)
             binding.set_fields(params, kv_overrides=overrides)
         self._pointer: int | None = None
+        self.files = OpenFiles(file.paths, file.needed_bytes)
 
         def load() -> None:
-            self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
+            with self.files.mapping():
+                self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
 
         try:
             with interrupts.counted() as ctrl_c:
                 go_on = llama.llama_progress_callback(lambda _share, _data: not ctrl_c.must_stop)
                 binding.set_fields(params, progress_callback=go_on)
                 binding.guarded(load)
-        except KeyboardInterrupt:
+            self.files.check_names()
+        except (KeyboardInterrupt, TracekitError):
             self.close()
             raise
         except binding.AbortError as failed:
+            self.files.close()
             if "LLAMA_MAX_EXPERTS" in str(failed):
                 raise TracekitError(
                     f"{file.paths[0]} has {file.n_expert:,} experts in a layer, more than this "
@@ -74,6 +79,7 @@ class Model:
                 ) from failed
             raise TracekitError(f"llama.cpp cannot load {file.paths[0]}: {failed}.") from failed
         if not self._pointer:
+            self.files.close()
             raise TracekitError(
                 f"llama.cpp cannot load {file.paths[0]}: {binding.log().first_error()}."
             )
@@ -201,7 +207,9 @@ class Model:
             size = count
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model and close its files."""
+        self.files.release()
         pointer, self._pointer = self._pointer, None
         if pointer:
             binding.load().llama_model_free(pointer)
+        self.files.close()

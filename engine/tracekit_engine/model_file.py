@@ -164,16 +164,17 @@ class ModelFile(Metadata):
         return type_name(max(sizes, key=sizes.__getitem__))
 
     @property
+    def needed_bytes(self) -> list[int]:
+        """How much of each file is read: up to the end of its last tensor."""
+        needed = [0] * len(self.paths)
+        for tensor in self.tensors.values():
+            needed[tensor.file] = max(needed[tensor.file], tensor.stop)
+        return needed
+
+    @property
     def file_bytes(self) -> int:
         """Size of all files."""
         return sum(path.stat().st_size for path in self.paths)
-
-
-def cut_while_used(path: Path, n_bytes: int) -> TracekitError:
-    """Return what to raise for a file that became shorter: it has `n_bytes` now."""
-    return TracekitError(
-        f"{path} was cut to {n_bytes:,} bytes while it was in use; restore it and record again."
-    )
 
 
 def _check_part(header: Header, number: int, count: int) -> None:

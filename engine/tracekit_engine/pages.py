@@ -1,4 +1,4 @@
-"""The kernel's calls for pages of memory: empty pages at an address, moved pages, released pages.
+"""The kernel's calls for pages of memory: empty, moved and released pages, and where a file is mapped.
 
 Addresses and sizes are whole pages. Nothing here knows what the memory holds.
 """
@@ -6,6 +6,7 @@ Addresses and sizes are whole pages. Nothing here knows what the memory holds.
 import ctypes
 import mmap
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from tracekit.trace.errors import TracekitError
@@ -21,6 +22,38 @@ _libc.mmap.restype = _libc.mremap.restype = _POINTER
 _libc.mmap.argtypes = (_POINTER, _SIZE, _INT, _INT, _INT, ctypes.c_long)
 _libc.mremap.argtypes = (_POINTER, _SIZE, _SIZE, _INT, _POINTER)
 _libc.madvise.argtypes = (_POINTER, _SIZE, _INT)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A stretch of a file's mapping: file offsets [start, stop), whole pages, at `address`."""
+
+    start: int
+    stop: int
+    address: int
+
+    @property
+    def base(self) -> int:
+        """Address at which the file's first byte is mapped, or would be."""
+        return self.address - self.start
+
+
+def mapped(path: Path) -> list[Extent]:
+    """Return the stretches of the file at `path` that are mapped; none where the kernel hides them."""
+    name = os.path.realpath(path).replace("\n", "\\012")
+    extents = []
+    # In this file a line feed ends a line; in a path it is escaped, and nothing else is.
+    try:
+        maps = Path("/proc/self/maps").read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return []
+    for line in maps.removesuffix("\n").split("\n"):
+        span, _mode, offset, _device, _inode, *rest = line.split(None, 5)
+        if rest and rest[0] == name:
+            first, last = (int(part, 16) for part in span.split("-"))
+            start = int(offset, 16)
+            extents.append(Extent(start, start + last - first, first))
+    return extents
 
 
 def put_empty(address: int, size: int) -> None:

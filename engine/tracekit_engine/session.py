@@ -7,6 +7,8 @@ chooses a token.
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -29,7 +31,7 @@ from tracekit_engine.hook import Hook, PassCapture
 from tracekit_engine.lanes import Lanes
 from tracekit_engine.memory import FileMemory, replace_mappings
 from tracekit_engine.model import Model
-from tracekit_engine.model_file import ModelFile, cut_while_used
+from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options, Streaming
 from tracekit_engine.store import ExpertStore, StoreTotals
 
@@ -104,12 +106,12 @@ class Session:
             raise
 
     def _open(self, ctrl_c: interrupts.CtrlC) -> None:
-        self._stats_at_open = [path.stat() for path in self.file.paths]
         self.position = 0
         self.chunk = largest_chunk(self.file, self.options)
         self._hook = Hook(self.options.capture)
         self._hook.ctrl_c = ctrl_c
-        binding.guarded(self._prepare)
+        with self._whole_files():
+            binding.guarded(self._prepare)
         self._experts = {
             layer.layer: [self.file.tensors[name] for name in layer.experts]
             for layer in self.plan.layers
@@ -204,7 +206,7 @@ class Session:
         ValueError
             The context has no room for the tokens, or there are too many of them, or none.
         TracekitError
-            A model's file was cut, or a read failed.
+            A model's file was cut or written to, or a read failed.
         KeyboardInterrupt
             Ctrl-C ended the pass. After this, as after a failed read, the session has forgotten
             the tokens evaluated so far.
@@ -218,11 +220,9 @@ class Session:
                 "more have no room: clear the session, or open one with a larger n_ctx"
             )
         self.model.check_tokens(tokens)
-        if self.store is None:
-            self._check_files()
         started, first_step = time.perf_counter(), self.position
         try:
-            with interrupts.counted() as self._hook.ctrl_c:
+            with interrupts.counted() as self._hook.ctrl_c, self._whole_files():
                 captured = self._evaluate_watched(tokens, want_logits)
         except BaseException:
             self.clear()
@@ -234,15 +234,19 @@ class Session:
         totals = self.store.take_totals() if self.store is not None else None
         return Pass(tokens, first_step, captured, wall_ms, totals)
 
-    def _check_files(self) -> None:
-        """Refuse to go on with a file that was cut: to touch its lost part would end the process."""
-        for path, at_open in zip(self.file.paths, self._stats_at_open, strict=True):
-            try:
-                now = path.stat()
-            except OSError:
-                continue  # a file that lost its name is still mapped
-            if now.st_ino == at_open.st_ino and now.st_size < at_open.st_size:
-                raise cut_while_used(path, now.st_size)
+    @contextmanager
+    def _whole_files(self) -> Iterator[None]:
+        """Refuse what a block computes with files that were cut or written to before its end.
+
+        It may then fail for a reason that follows from that; this one is told instead.
+        """
+        self.model.files.check()
+        try:
+            yield
+        except Exception:
+            self.model.files.check()
+            raise
+        self.model.files.check()
 
     def logits(self) -> np.ndarray:
         """Return the last token's logits, float32 [n_vocab]."""
@@ -342,7 +346,9 @@ class Session:
     def _stream(self, streaming: Streaming) -> None:
         stacked = [tensor for group in self._experts.values() for tensor in group]
         memory = replace_mappings(self.file, self.plan.weights, stacked)
+        self.model.files.release()
         self.lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
+        self.model.files.check_names()
         self._read_dense(memory, self.lanes)
         self.lanes.forget_cached()
         budget = streaming.cache_bytes
