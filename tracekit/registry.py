@@ -2,7 +2,7 @@
 
 import difflib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from typing import Generic, TypeVar
 
@@ -11,6 +11,13 @@ from tracekit.trace.errors import UsageError
 T = TypeVar("T")
 # Of the modules that users' own classes came from: what goes wrong there is for them to mend.
 own_files: set[str | None] = set()
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> UsageError:
+    """Return the error about a name that is not among `known`: it names the nearest match."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
+    return UsageError(f"No {kind} is called {name!r}; {hint}")
 
 
 class Registry(Generic[T]):
@@ -66,9 +73,7 @@ class Registry(Generic[T]):
                 f"The parameters of a {self.kind} are given apart here: {plain}, and "
                 f"--param {plain}.{setting}."
             )
-        near = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._classes)}."
-        raise UsageError(f"No {self.kind} is called {name!r}; {hint}")
+        raise unknown(self.kind, name, self._classes)
 
     def _load(self, spec: str) -> type[T]:
         module_name, _, class_name = spec.partition(":")

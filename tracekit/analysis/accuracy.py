@@ -1,10 +1,12 @@
 """Prediction accuracy by layer, by horizon, and by how many experts are named."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from tracekit.arguments import as_list, names_in
+from tracekit.formats import as_trace
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
 from tracekit.scoring import PredictResult, predict
@@ -18,7 +20,7 @@ FURTHEST = 4
 
 
 def accuracy_by_layer(
-    trace: Trace,
+    trace: Trace | str | Path,
     predictors: str | Sequence[str] | None = None,
     *,
     seed: int = 0,
@@ -28,7 +30,7 @@ def accuracy_by_layer(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         Names, or ``module:Class``; `BY_LAYER` by default, as far as the trace carries what they
         need: ``attrs["notes"]`` of the frame says which were left out and why.
@@ -49,6 +51,7 @@ def accuracy_by_layer(
     TraceError
         A predictor that was named needs what the trace does not have; no decoded token.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_LAYER)
     frame = layers_scored(predict(trace, chosen, seed=seed, jobs=jobs))
     frame.attrs["notes"] = notes
@@ -62,7 +65,7 @@ def layers_scored(result: PredictResult) -> pd.DataFrame:
 
 
 def accuracy_by_horizon(
-    trace: Trace,
+    trace: Trace | str | Path,
     predictors: str | Sequence[str] | None = None,
     horizon: int | Sequence[int] | None = None,
     *,
@@ -73,7 +76,7 @@ def accuracy_by_horizon(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         `BY_HORIZON` by default, as far as the trace carries what they need; see
         `accuracy_by_layer`.
@@ -97,6 +100,7 @@ def accuracy_by_horizon(
     UsageError
         A horizon past the model.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_HORIZON)
     if not any(PREDICTORS.find(name).has_horizon for name in chosen):
         chosen = ["stale-gate"]  # so that the error says what it lacks
@@ -110,7 +114,7 @@ def accuracy_by_horizon(
 
 
 def recall_by_named(
-    trace: Trace,
+    trace: Trace | str | Path,
     predictors: str | Sequence[str] | None = None,
     named: int | Sequence[int] | None = None,
     *,
@@ -121,7 +125,7 @@ def recall_by_named(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         `BY_NAMED` by default, as far as the trace carries what they need; see
         `accuracy_by_layer`.
@@ -144,6 +148,7 @@ def recall_by_named(
     UsageError
         More experts to name than the model has.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_NAMED)
     named = as_list(named) if named is not None else named_by_default(trace)
     frame = recall_scored(

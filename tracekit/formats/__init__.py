@@ -4,7 +4,7 @@ To add a format: write a file beside this one with a class derived from `Format`
 ``@register``, and import it below.
 """
 
-from tracekit.formats.base import FORMATS, Format, open_any, register
+from tracekit.formats.base import FORMATS, Format, as_trace, open_any, register
 from tracekit.formats.route_trace import RouteTraceCsv
 
-__all__ = ["FORMATS", "Format", "RouteTraceCsv", "open_any", "register"]
+__all__ = ["FORMATS", "Format", "RouteTraceCsv", "as_trace", "open_any", "register"]

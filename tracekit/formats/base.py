@@ -79,6 +79,11 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
     return data.removeprefix(BOM)
 
 
+def as_trace(trace: Trace | str | Path) -> Trace:
+    """Return `trace` if it is open already; otherwise open it as `open_any` does."""
+    return trace if isinstance(trace, Trace) else open_any(trace)
+
+
 def open_any(path: str | Path, validate: bool = True) -> Trace:
     """Open a trace: a ``.trace`` directory, or a file of any registered format.
 
