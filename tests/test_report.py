@@ -20,7 +20,7 @@ from tracekit.report import build_report
 from tracekit.report.caching import DEFAULT_POLICIES, FRACTIONS, default_budgets
 from tracekit.report.matrix import NOT_LOOKED_UP, recorded_view
 from tracekit.report.words import mib
-from tracekit.routing.grid import decode_grid
+from tracekit.routing.grid import decode_grid, decode_weights
 from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, MISS
@@ -182,13 +182,14 @@ def test_a_policy_that_cannot_run_leaves_the_others_where_they_are(tmp_path):
 
 
 def test_the_matrix_holds_every_routing(trace, page):
-    config, grid = page.config(), decode_grid(trace, weights=True)
+    config, grid = page.config(), decode_grid(trace)
     assert config["tokens"] == grid.n_tokens
     assert config["layers"] == grid.layer.tolist()
     experts = np.frombuffer(page.blob("experts-0"), np.uint8).reshape(grid.experts.shape)
     assert (experts == grid.experts).all()
     weights = np.frombuffer(page.blob("weights-0"), np.uint8).reshape(grid.experts.shape)
-    assert np.abs(weights * config["weightScale"] - grid.weights).max() <= config["weightScale"]
+    error = weights * config["weightScale"] - decode_weights(trace, grid)
+    assert np.abs(error).max() <= config["weightScale"]
 
 
 def states_of(page, view, shape):
@@ -259,7 +260,7 @@ def test_more_than_256_experts_take_two_bytes(tmp_path):
 
 
 def test_weights_that_are_not_known_are_left_out():
-    grid = decode_grid(make_trace(), weights=True)
+    grid = decode_grid(make_trace())
     rows = make_trace().routing(["weights"])["weights"]
     none = report(make_trace(weights=np.full_like(rows, np.nan)))
     assert none.config()["weightScale"] is None

@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-from tracekit.plots.kinds import Choices
+from tracekit.formats import as_trace
+from tracekit.plots.kinds import KINDS, Choices
 from tracekit.report import accuracy, acting, caching, headline, matrix, overview
 from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
@@ -19,11 +21,9 @@ PICTURES = {
     "routing": ("popularity", "popularity-sorted", "overlap", "concentration", "reuse-tokens"),
 }
 
-OF_ONE_BUDGET = ("read-bytes", "reuse")  # drawn at the budget that the headline is about
-
 
 def build_report(
-    trace: Trace,
+    trace: Trace | str | Path,
     *,
     policies: Sequence[str] = caching.DEFAULT_POLICIES,
     predictors: Sequence[str] | None = None,
@@ -39,7 +39,7 @@ def build_report(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     policies : sequence of str
         Cache policies to replay.
     predictors : sequence of str, optional
@@ -55,10 +55,11 @@ def build_report(
     Raises
     ------
     UsageError
-        An unknown policy or predictor, a budget that is none.
+        An unknown policy or predictor, a budget that is not a size in bytes.
     TraceError
-        A predictor that was named needs a column that the trace has not.
+        A predictor that was named needs a column that the trace lacks.
     """
+    trace = as_trace(trace)
     steps = itertools.count(1)
     total = sum(map(len, PICTURES.values())) + 4
 
@@ -68,15 +69,17 @@ def build_report(
             progress(done, total)
         return result
 
-    cache = step(caching.study(trace, policies, cache_bytes, seed, jobs))
+    cache = step(caching.replay_table(trace, policies, cache_bytes, seed, jobs))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
-    acted = step(acting.study(trace, scored, cache, seed))
+    acted = step(acting.compare_with_lru(trace, scored, cache, seed))
     browser = step(_browser(trace, cache))
 
-    def picture(kind: str) -> Picture:
-        budget = [cache.main] if kind in OF_ONE_BUDGET and cache.main is not None else None
+    def picture(name: str) -> Picture:
+        kind = KINDS[name]
+        # What shows one budget shows the one that the headline is about.
+        budget = [cache.main] if kind.at_one_budget and cache.main is not None else None
         choices = Choices(cache_bytes=budget, seed=seed, jobs=jobs)
-        return step(draw(kind, trace, choices, scored.frames.get(kind)))
+        return step(draw(kind, trace, choices, scored.frames.get(name)))
 
     pictures = {section: list(map(picture, kinds)) for section, kinds in PICTURES.items()}
     return render(
