@@ -386,3 +386,28 @@ def test_a_wide_window_shows_tables_whole_and_a_phone_says_that_they_scroll(fold
             assert hinted
             assert collapse == "separate"  # cells that stay in sight keep their lines
         assert phone.run("return document.documentElement.scrollWidth") == 390
+
+
+def lines(browser):
+    """The widths of the texts, of the tables, and of the widest line of text."""
+    return browser.run(
+        """
+        const width = (part) => Math.round(part.getBoundingClientRect().width);
+        const widths = (what) => [...new Set([...document.querySelectorAll(what)].map(width))];
+        const rows = [...document.querySelectorAll(".texts")].flatMap((part) => {
+          const range = document.createRange();
+          range.selectNodeContents(part);
+          return [...range.getClientRects()].map((row) => row.width);
+        });
+        return [widths(".texts"), widths(".scroll"), Math.max(...rows)];
+        """
+    )
+
+
+@pytest.mark.parametrize("width", [1600, 1200, 800])
+def test_text_is_as_wide_as_the_tables_and_its_lines_are_short(page, width):
+    with browsers.chromium(width=width) as desk:
+        desk.open(page)
+        texts, tables, longest = lines(desk)
+    assert texts == tables
+    assert longest < 780  # a hundred characters

@@ -67,12 +67,14 @@ def _lay_legend(figure: Figure, axes: Axes) -> None:
     legend = axes.get_legend()
     if legend is None:
         return
+    # The legend's own handles lack the markers of error bars, and the Axes' some patches.
     labels = [text.get_text() for text in legend.get_texts()]
-    handles = [handle for handle in legend.legend_handles if handle is not None]
+    handles = dict(zip(labels, legend.legend_handles, strict=True))
+    handles |= {str(one.get_label()): one for one in axes.get_legend_handles_labels()[0]}
     legend.remove()
     columns = LEGEND_CHARACTERS // (max(map(len, labels)) + 8)  # 8: the line before a label
     figure.legend(
-        handles,
+        [handle for label in labels if (handle := handles[label]) is not None],
         labels,
         loc="outside lower center",
         ncols=min(max(columns, 1), len(labels)),
