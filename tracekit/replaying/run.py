@@ -179,5 +179,5 @@ def _on_threads(
 def _with_flash_time(row: Row, n_tokens: int, flash_mib_s: float) -> Row:
     if row.read_bytes_decode is None or not n_tokens:
         return row
-    read_mib = row.read_bytes_decode / n_tokens / MIB
-    return replace(row, flash_ms_per_token_decode=1e3 * read_mib / flash_mib_s)
+    busy_ms = 1e3 * row.read_bytes_decode / n_tokens / MIB / flash_mib_s
+    return replace(row, flash_ms_per_token_decode=busy_ms)
