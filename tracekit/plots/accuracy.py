@@ -5,7 +5,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from tracekit.analysis.accuracy import accuracy_by_horizon, accuracy_by_layer, recall_by_named
+from tracekit.analysis.accuracy import (
+    accuracy_by_horizon,
+    accuracy_by_layer,
+    layers_scored,
+    recall_by_named,
+)
 from tracekit.plots.kinds import register
 from tracekit.plots.series import Look, series_styles, thin_markers
 from tracekit.plots.style import (
@@ -18,6 +23,7 @@ from tracekit.plots.style import (
     percent_axis,
     whole_numbers,
 )
+from tracekit.scoring import PredictResult
 
 _DODGE = 0.06  # in layers
 
@@ -58,6 +64,11 @@ def plot_predictability(data: pd.DataFrame, *, ax: Axes | None = None, **style: 
     return _finish(
         ax, "Predictability by layer (bands: 95 % intervals)", "layer", "slots named, of k"
     )
+
+
+def plot_scores(result: PredictResult, *, ax: Axes | None = None, **style: Any) -> Axes:
+    """Draw `plot_predictability` of scored predictors: what ``result.plot()`` calls."""
+    return plot_predictability(layers_scored(result), ax=ax, **style)
 
 
 @register(

@@ -5,11 +5,12 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from tracekit.analysis.curves import POLICIES, hit_rate_curves
+from tracekit.analysis.curves import POLICIES, curves_replayed, hit_rate_curves
 from tracekit.figures import MIB
 from tracekit.plots.kinds import register
 from tracekit.plots.series import Look, policy_series, sparse_marker, thin_markers
 from tracekit.plots.style import BLACK, axes_or_new, budget_axis, finish, percent_axis
+from tracekit.replaying import ReplayResult
 
 _HOLLOW: Look = {"linestyle": "none", "marker": "o", "markersize": 6, "markerfacecolor": "white"}
 
@@ -77,6 +78,11 @@ def plot_curves(
         xlabel="cache budget (MiB)",
         ylabel=f"hit rate, {phase}",
     )
+
+
+def plot_replay(result: ReplayResult, *, ax: Axes | None = None, **style: Any) -> Axes:
+    """Draw `plot_curves` of a replay: what ``result.plot()`` calls."""
+    return plot_curves(curves_replayed(result), ax=ax, **style)
 
 
 def _over_budget(data: pd.DataFrame) -> pd.Series:

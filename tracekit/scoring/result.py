@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracekit.display import draw
 from tracekit.scoring import text as texts
 from tracekit.scoring.tally import Tally
 from tracekit.scoring.training import Entry
@@ -15,6 +16,7 @@ from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 
 class PredictResult:
@@ -187,6 +189,10 @@ class PredictResult:
     def sentences(self) -> list[str]:
         """Return what the figures say, in plain sentences; a control below 100 % comes first."""
         return texts.sentences(self.records)
+
+    def plot(self, *, ax: "Axes | None" = None, **style: Any) -> "Axes":
+        """Draw the accuracy by layer; as `tracekit.plots.plot_predictability`, see there."""
+        return draw(self, ax=ax, **style)
 
     def to_text(self) -> str:
         """Return the whole report."""

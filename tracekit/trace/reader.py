@@ -13,6 +13,7 @@ from tracekit.trace.columns import NULLS, to_numpy, valid_rows
 from tracekit.trace.digest import digest
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.html import trace_html
 from tracekit.trace.rows import Rows, TableRows, all_null, width
 from tracekit.trace.schema import (
     DECODE,
@@ -71,6 +72,9 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
+
+    def _repr_html_(self) -> str:
+        return trace_html(self)
 
     @classmethod
     def open(cls, path: str | Path, validate: bool = True) -> "Trace":
