@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from report_pages import plain, report
+from report_pages import Page, plain, report
 from report_traces import HOSTILE_NAME, HOSTILE_PROMPT, edit_facts, edit_pieces, open_written, write
 from routing_traces import make_trace
 
@@ -276,7 +276,7 @@ def test_warnings_stand_before_the_figures(tmp_path):
     edit_facts(path, lambda facts: facts.update(complete=False))
     trace = Trace.open(path)
     (warning,) = trace.warnings
-    text = build_report(trace)
+    text = build_report(trace, pictures={})
     assert text.count(warning) == 1
     assert text.index(warning) < text.index('id="short"')
 
@@ -291,9 +291,10 @@ def test_warnings_stand_before_the_figures(tmp_path):
     ],
     ids=["one layer", "no gate inputs", "one token", "one expert"],
 )
-def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, sizes, sentence):
+@pytest.mark.parametrize("pictures", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, sizes, sentence, pictures):
     carried = {"gate_inputs": True, "logits": True}
-    page = report(open_written(tmp_path / "x.trace", **carried | sizes), pictures=True)
+    page = report(open_written(tmp_path / "x.trace", **carried | sizes), pictures)
     assert page.says(sentence)
     assert page.config()["tokens"] > 0
 
@@ -322,7 +323,8 @@ def test_a_trace_without_expert_sizes_still_shows_what_was_recorded():
         }
     ).append_column("dropped", pa.nulls(len(rows["turn"]), pa.list_(pa.uint8(), 2)))
     trace = Trace.from_tables(sized.facts, layers, table)
-    page = report(trace, pictures=True)
+    page = Page(build_report(trace, pictures={"cache": ["reuse", "curves"]}))
+    assert [picture for picture in page.all("p") if "Not drawn" in picture["text"]]
     assert page.config()["expertBytes"] == [None] * 3
     assert [e["text"] for e in page.all("option")] == ["as recorded"]
     assert page.says("does not say how many bytes an expert of layer 0 has")
@@ -347,9 +349,13 @@ def test_what_cannot_be_done_is_refused(trace, tmp_path):
 
 def test_the_same_trace_gives_the_same_page(tmp_path):
     trace = open_written(tmp_path / "x.trace")
+    pictures = {"cache": ["curves", "read-bytes"], "routing": ["popularity"]}
     # All but the time that a fit took.
-    pages = [re.sub(r"in \d+\.\d s", "", build_report(trace)) for _ in range(2)]
-    assert pages[0] == pages[1]
+    first, second = (
+        re.sub(r"in \d+\.\d s", "", build_report(trace, pictures=pictures)) for _ in range(2)
+    )
+    assert first == second
+    assert first.count("data:image/") == 3
 
 
 def test_a_page_can_be_read_without_seeing_it(page):

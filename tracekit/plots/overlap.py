@@ -50,7 +50,7 @@ def plot_overlap(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     ax : Axes, optional
         Where to draw; a new figure by default.
     **style
-        Passed to ``Axes.plot`` for both lines.
+        Passed to ``Axes.plot`` for the line of each direction.
 
     Returns
     -------

@@ -41,7 +41,7 @@ def plot_working_set(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any
     ax : Axes, optional
         Where to draw; a new figure by default.
     **style
-        Passed to ``Axes.plot`` for both lines.
+        Passed to ``Axes.plot`` for the line of each span.
 
     Returns
     -------

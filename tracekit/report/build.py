@@ -1,7 +1,7 @@
 """From a trace to the text of its report."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,8 @@ from tracekit.version import version
 
 T = TypeVar("T")
 
-PICTURES = {
+# The kinds of plot in each section of the page.
+PICTURES: Mapping[str, Sequence[str]] = {
     "predictability": ("predictability", "horizon", "recall"),
     "cache": ("curves", "read-bytes", "reuse", "working-set"),
     "routing": ("popularity", "popularity-sorted", "overlap", "concentration", "reuse-tokens"),
@@ -28,6 +29,7 @@ def build_report(
     policies: Sequence[str] = caching.DEFAULT_POLICIES,
     predictors: Sequence[str] | None = None,
     cache_bytes: Sequence[int] | None = None,
+    pictures: Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -46,6 +48,8 @@ def build_report(
         Predictors to score; all that the trace's columns allow by default.
     cache_bytes : sequence of int, optional
         Budgets. By default the recorded one, and 5, 10, 25 and 50 % of all experts.
+    pictures : mapping, optional
+        The kinds of plot in each section of the page: `PICTURES` by default. Drawing takes longest.
     seed : int
     jobs : int, optional
         Threads; all cores by default.
@@ -60,8 +64,10 @@ def build_report(
         A predictor that was named needs a column that the trace lacks.
     """
     trace = as_trace(trace)
+    chosen = PICTURES if pictures is None else pictures
+    kinds = {section: chosen.get(section, ()) for section in PICTURES}
     steps = itertools.count(1)
-    total = sum(map(len, PICTURES.values())) + 4
+    total = sum(map(len, kinds.values())) + 4
 
     def step(result: T) -> T:
         done = next(steps)
@@ -81,7 +87,7 @@ def build_report(
         choices = Choices(cache_bytes=budget, seed=seed, jobs=jobs)
         return step(draw(kind, trace, choices, scored.frames.get(name)))
 
-    pictures = {section: list(map(picture, kinds)) for section, kinds in PICTURES.items()}
+    drawings = {section: list(map(picture, names)) for section, names in kinds.items()}
     return render(
         title=trace.facts.model.name or "A model without a name",
         lead=overview.lead(trace),
@@ -93,7 +99,7 @@ def build_report(
         cache=cache,
         acting=acted,
         matrix=browser,
-        pictures=pictures,
+        pictures=drawings,
         colophon=f"Made by tracekit {version()} from {trace.name}, seed {seed}.",
     )
 
