@@ -26,10 +26,7 @@ MISSING_FACTS = (
 NO_WEIGHT = (
     "is no routing weight; it is a finite number from 0 up, or null (nan in a CSV) if unknown."
 )
-UNKNOWN = (
-    "{path} is no trace that tracekit knows: it is neither a .trace directory nor route_trace "
-    "(the route trace CSV of BigMoeOnEdge)."
-)
+UNKNOWN = "{path} is no trace that tracekit knows: it is neither a .trace directory nor …."
 
 
 def line(index: int, text: str | None) -> Callable[[], bytes]:
