@@ -10,6 +10,7 @@ from report_traces import HOSTILE_NAME, open_written
 from tracekit import analysis, plots
 from tracekit.replaying import replay
 from tracekit.scoring import predict
+from tracekit.studies import sweep
 from tracekit.table import Column, Table, as_html, as_text
 
 
@@ -18,6 +19,30 @@ def trace(tmp_path_factory):
     path = tmp_path_factory.mktemp("display") / "<script>alert(1)<" / "run.trace"
     path.parent.mkdir()
     return open_written(path, hostile=True, gate_inputs=True)
+
+
+STUDY = """
+title = "A <b>small</b> study"
+
+[traces.small]
+file = "bundled:tiny-moe-64e.trace"
+
+[[run]]
+policies = ["lru"]
+cache_mib = [2.4]
+
+[[claim]]
+says = "LRU hits <something>"
+figure = "hit_rate_decode"
+of = {policy = "lru"}
+above = 0.4
+
+[[claim]]
+says = "LRU hits everything"
+figure = "hit_rate_decode"
+of = {policy = "lru"}
+at_least = 1
+"""
 
 
 class Words(HTMLParser):
@@ -86,6 +111,16 @@ def test_scored_predictors_draw_their_layers(trace):
     result = predict(trace, ["prev-token", "stale-gate"], horizons=[1, 2])
     labels = [line.get_label() for line in result.plot().lines]
     assert labels == ["prev-token", "stale-gate", "stale-gate at horizon 2"]
+
+
+def test_a_study_shows_its_claims(tmp_path):
+    path = tmp_path / "x.toml"
+    path.write_text(STUDY)
+    page = sweep(path)._repr_html_()
+    text = " ".join(Words(page).words)
+    assert "A <b>small</b> study claim figures holds" in text
+    assert "LRU hits <something>" in text
+    assert "1 of 2 claims hold." in text
 
 
 def test_results_import_no_plot():

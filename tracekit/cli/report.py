@@ -52,7 +52,7 @@ def report(
     if output.is_dir():
         raise UsageError(f"{output} is a folder; name a file to write.")
     check_free(output, force, [trace])
-    chosen = {"policies": options.split("--policy", policy)} if policy else {}
+    policies = options.split("--policy", policy) if policy else None
 
     from tracekit.formats import open_any
     from tracekit.report import build_report
@@ -63,12 +63,12 @@ def report(
     with console.progress("Drawing the report") as update:
         page = build_report(
             opened,
+            policies=policies,
             predictors=options.split("--predictor", predictor) if predictor else None,
             cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
             seed=seed,
             jobs=jobs,
             progress=update,
-            **chosen,
         )
     with written_whole(output) as work:
         work.write_text(page, encoding="utf-8", errors="backslashreplace")

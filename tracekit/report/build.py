@@ -26,7 +26,7 @@ PICTURES: Mapping[str, Sequence[str]] = {
 def build_report(
     trace: Trace | str | Path,
     *,
-    policies: Sequence[str] = caching.DEFAULT_POLICIES,
+    policies: Sequence[str] | None = None,
     predictors: Sequence[str] | None = None,
     cache_bytes: Sequence[int] | None = None,
     pictures: Mapping[str, Sequence[str]] | None = None,
@@ -42,8 +42,8 @@ def build_report(
     Parameters
     ----------
     trace : Trace, str or Path
-    policies : sequence of str
-        Cache policies to replay.
+    policies : sequence of str, optional
+        Cache policies to replay; `caching.DEFAULT_POLICIES` by default.
     predictors : sequence of str, optional
         Predictors to score; all that the trace's columns allow by default.
     cache_bytes : sequence of int, optional
@@ -75,7 +75,8 @@ def build_report(
             progress(done, total)
         return result
 
-    cache = step(caching.replay_table(trace, policies, cache_bytes, seed, jobs))
+    replayed = caching.DEFAULT_POLICIES if policies is None else policies
+    cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
     acted = step(acting.compare_with_lru(trace, scored, cache, seed))
     browser = step(_browser(trace, cache))

@@ -20,6 +20,7 @@ from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
 from tracekit.studies.find import open_traces
 from tracekit.studies.spec import Run, Study, read_study
+from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace, UsageError
 
 # How long a fit took differs from run to run.
@@ -97,6 +98,16 @@ class StudyResult:
             ],
             "results": rows,
         }
+
+    def _repr_html_(self) -> str:
+        held = sum(verdict.holds for verdict in self.verdicts)
+        columns: list[Column[Verdict]] = [
+            Column("claim", lambda verdict: verdict.claim.says, left=True),
+            Column("figures", lambda verdict: verdict.summary, left=True),
+            Column("holds", lambda verdict: "yes" if verdict.holds else "no"),
+        ]
+        table = Table(columns, self.verdicts, title=self.study.title)
+        return as_html([table, f"{held} of {len(self.verdicts)} claims hold.", *self.notes])
 
 
 def sweep(
