@@ -52,7 +52,7 @@ def pick(browser: Browser, token: int, layer: int) -> None:
     scroller.send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * token, *[Keys.ARROW_UP] * layer)
     WebDriverWait(browser.driver, 60).until(
         lambda _: (
-            browser.text("matrix-said").partition(", token")[0].endswith(f"layer {layer}")
+            browser.text("matrix-spoken").partition(", token")[0].endswith(f"layer {layer}")
             and browser.run("return document.getElementById('matrix-token').value") == str(token)
         )
     )

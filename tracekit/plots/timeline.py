@@ -136,4 +136,5 @@ def _title(data: pd.DataFrame) -> str:
     hits = (data["hits"].sum() + data["prefetched"].sum()) / data["lookups"].sum()
     budget = data["cache_bytes"].iloc[0]
     at = "" if np.isnan(budget) else f" at {in_mib(budget)}"
-    return f"{series_names(data).iloc[0]}{at}: {100 * hits:.1f} % of decode lookups resident"
+    name = series_names(data.iloc[:1]).item()  # one policy, so its parameters do not differ
+    return f"{name}{at}: {100 * hits:.1f} % of decode lookups resident"
