@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from predict_traces import toy, trace_of
+from predict_traces import tables_of, toy, trace_of
 
 from tracekit.policies import Retention
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.guesses import guesses
 from tracekit.scoring import predict
-from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace import TraceError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -135,18 +135,15 @@ def test_what_was_asked_for_cannot_be(arguments, sentence):
 
 
 def test_a_null_gate_input_is_placed():
-    run = toy()
-    trace = trace_of(run)
-    table = trace._routing.read(trace._routing.schema.names)
+    tables = tables_of(toy())
+    table = tables.routing
     row = int(np.flatnonzero((table["step"].to_numpy() == 9) & (table["layer"].to_numpy() == 2))[1])
-    column = table["gate_input"].combine_chunks().to_pylist()
+    column = table["gate_input"].to_pylist()
     column[row] = None
     at = table.schema.get_field_index("gate_input")
-    broken = table.set_column(
-        at, table.schema.field(at), pa.array(column, table.schema.field(at).type)
-    )
-    steps = trace._steps.read(trace._steps.schema.names)
-    trace = Trace.from_tables(trace.facts, trace.layers, broken, steps)
+    field = table.schema.field(at)
+    tables.routing = table.set_column(at, field, pa.array(column, field.type))
+    trace = tables.trace()
     with pytest.raises(TraceError) as error:
         predict(trace, ["stale-gate"])
     assert str(error.value) == (
@@ -174,12 +171,9 @@ def test_an_unknown_gating_ranks_by_logits_but_not_with_a_bias():
 
 
 def test_nothing_decoded():
-    run = toy(turns=(1,))
-    trace = trace_of(run, prefill=5)
-    n = 5 * 4
-    routing = trace._routing.read(trace._routing.schema.names).slice(0, n)
-    steps = trace._steps.read(trace._steps.schema.names).slice(0, 5)
-    trace = Trace.from_tables(trace.facts, trace.layers, routing, steps, name="toy.trace")
+    tables = tables_of(toy(turns=(1,)), prefill=5)
+    tables.routing, tables.steps = tables.routing.slice(0, 5 * 4), tables.steps.slice(0, 5)
+    trace = tables.trace()
     with pytest.raises(TraceError, match=r"toy.trace holds no decoded token.*record with -n 1"):
         predict(trace)
 

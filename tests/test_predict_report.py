@@ -277,9 +277,9 @@ def test_every_predictor_is_described():
 # ---- the command ------------------------------------------------------------------------------
 
 
-def command(*arguments, cwd):
+def command(*arguments, cwd, name="predict"):
     return subprocess.run(
-        [sys.executable, "-m", "tracekit", "predict", *map(str, arguments)],
+        [sys.executable, "-m", "tracekit", name, *map(str, arguments)],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -334,6 +334,49 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
     done = command(recorded, "--predictor", "lowest_ids:Lowest", cwd=recorded.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("lowest ")
+
+
+@pytest.mark.parametrize("name", ["predict", "replay"])
+@pytest.mark.parametrize("owner", ["chosen", "chosen_ids:Chosen"])
+def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, owner):
+    (recorded.parent / "chosen_ids.py").write_text(
+        dedent("""
+        from dataclasses import dataclass
+
+        import numpy as np
+
+        from tracekit.predictors import Predictor
+
+        @dataclass(frozen=True)
+        class ChosenParams:
+            ids: str = ""
+
+        class Chosen(Predictor):
+            name = "chosen"
+            summary = "ids that are given"
+            Params = ChosenParams
+
+            def scores(self, block, layer):
+                text, ids = self.params.ids.split("=")
+                assert text == " the ids", text
+                scores = np.zeros((len(block), self.routers.n_expert), np.float32)
+                scores[:, [int(i) for i in ids.split(", ")]] = 1
+                return scores
+        """)
+    )
+    option = "--predictor" if name == "predict" else "--policy"
+    value = " the ids=7, 5, 5, 3, 9"
+    done = command(
+        *(recorded, option, "chosen_ids:Chosen", "--param", f"{owner}.ids={value}"),
+        *("--format", "json"),
+        cwd=recorded.parent,
+        name=name,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["config"]["params"] == {f"{owner}.ids": value}
+    experts = toy(turns=(20, 20)).experts
+    assert document["results"][0]["hits"] == np.isin(experts, [3, 5, 7, 9]).sum()
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class DecodeGrid:
     @property
     def top_k(self) -> int:
         """Experts of one routing."""
-        return self.experts.shape[2]
+        return int(self.experts.shape[2])
 
 
 def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
@@ -84,4 +84,5 @@ def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
     if not trace.has("dropped"):
         return np.zeros(grid.experts.shape, bool)
     rows = trace.routing(["phase", "dropped"])
-    return rows["dropped"][rows["phase"] == DECODE].reshape(grid.experts.shape) == 1
+    dropped: np.ndarray = rows["dropped"][rows["phase"] == DECODE] == 1
+    return dropped.reshape(grid.experts.shape)

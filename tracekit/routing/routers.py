@@ -48,7 +48,7 @@ class Routers:
 
     def logits(self, layer: int, gate_input: np.ndarray) -> np.ndarray:
         """Return what the router of `layer` makes of gate inputs [T, n_embd], [T, n_expert]."""
-        product = gate_input @ self.matrix(layer).T
+        product: np.ndarray = gate_input @ self.matrix(layer).T
         bias = self._array(layer, "router_bias")
         return product if bias is None else product + bias
 

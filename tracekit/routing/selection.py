@@ -40,9 +40,11 @@ class SelectionRule:
         if self.gating == "softmax":
             return softmax(logits)
         if self.gating == "sigmoid":
-            return np.float32(1) / (np.float32(1) + np.exp(-logits))
+            sigmoid: np.ndarray = np.float32(1) / (np.float32(1) + np.exp(-logits))
+            return sigmoid
         if self.gating == "sqrt-softplus":
-            return np.sqrt(np.logaddexp(np.float32(0), logits))
+            root: np.ndarray = np.sqrt(np.logaddexp(np.float32(0), logits))
+            return root
         raise TraceError(
             f"The trace says that the gating function of its model is {self.gating!r}; selection "
             "with a bias or expert groups needs softmax, sigmoid, logits or sqrt-softplus there "
@@ -88,11 +90,15 @@ class SelectionRule:
         """
         if self.gating in (None, "softmax", "logits"):
             return softmax(logits)
-        gates = self.gate(logits)
-        return gates / gates.sum(axis=1, keepdims=True)
+        return normalised(self.gate(logits))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Return the softmax of `logits` along the last axis."""
-    exp = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return exp / exp.sum(axis=-1, keepdims=True)
+    return normalised(np.exp(logits - logits.max(axis=-1, keepdims=True)))
+
+
+def normalised(shares: np.ndarray) -> np.ndarray:
+    """Return `shares` scaled to sum to 1 along the last axis."""
+    sums_to_one: np.ndarray = shares / shares.sum(axis=-1, keepdims=True)
+    return sums_to_one
