@@ -11,8 +11,11 @@ import pytest
 from predict_traces import toy, trace_of
 
 import tracekit.predictors.base
-from tracekit.predictors import PREDICTORS
+from tracekit.figures import Unit
+from tracekit.predictors import PREDICTORS, Predictor
 from tracekit.scoring import predict
+from tracekit.scoring.predict import default_predictors
+from tracekit.scoring.rows import COLUMNS, LAYER_COLUMNS
 from tracekit.scoring.text import percent
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
@@ -134,6 +137,38 @@ def test_frames(result):
     layers = result.layers
     assert len(layers) == 4 * 4
     assert layers.query("predictor == 'stale-gate' and layer == 0")["slot_accuracy"].isna().all()
+
+
+def test_every_column_is_declared(result):
+    named = [4, 8]
+    for frame, columns, more in (
+        (result.frame, COLUMNS, []),
+        (result.layers, LAYER_COLUMNS, ["predictor", "horizon"]),
+    ):
+        declared = [
+            name
+            for figure in columns
+            for name in (
+                [f"{figure.name}_{m}" for m in named]
+                if figure.unit is Unit.MAPPING
+                else [figure.name]
+            )
+        ]
+        assert list(frame) == [*more, *declared]
+        nullable = {figure.name for figure in columns if figure.nullable}
+        missing = {name for name in frame if name not in more and frame[name].isna().any()}
+        assert missing - {"recall_4", "recall_8", "mass_named_4", "mass_named_8"} <= nullable
+
+
+def test_a_row_is_what_the_record_says(result):
+    for row, record in zip(result.rows, result.records, strict=True):
+        assert row.recall == {int(m): rate for m, rate in record["recall"].items()}
+        assert list(row.ci95) == record["ci95"]
+        assert [layer.hits for layer in row.layers] == [x["hits"] for x in record["layers"]]
+        assert result.row(row.predictor, row.horizon) is row
+        assert result.record(row.predictor, row.horizon) == record
+    with pytest.raises(UsageError, match="ctrl at horizon 2 is not in this result"):
+        result.row("ctrl", 2)
 
 
 # ---- intervals --------------------------------------------------------------------------------
@@ -268,10 +303,29 @@ def test_parameters_of_ones_own(tmp_path, monkeypatch):
         assert str(error.value) == sentence
 
 
-def test_every_predictor_is_described():
-    for cls in PREDICTORS:
-        assert cls.summary
-        assert cls.__doc__
+class LowestIds(Predictor):
+    name = "lowest-ids"
+    summary = "ids 0 to k"
+
+    def scores(self, block, layer):
+        return np.tile(-np.arange(16, dtype=np.float32), (len(block), 1))
+
+
+def test_a_predictor_of_ones_own_is_a_rival_under_its_own_name():
+    result = predict(trace_of(toy()), [LowestIds, "ctrl", "random-guess", "oracle"])
+    assert [row.short_label for row in result.rows] == ["lowest-ids", "ctrl", "random", "oracle"]
+    assert [row.scored.is_rival() for row in result.rows] == [True, False, False, False]
+    assert result.sentences()[0].startswith("lowest-ids names ")
+    # A policy could not find it by its name.
+    assert "retention.predictor" not in result.sentences()[-1]
+
+
+def test_the_default_table_follows_the_registry():
+    scored = [cls.name for cls in default_predictors()]
+    assert scored == [cls.name for cls in PREDICTORS if cls.by_default]
+    assert scored[:3] == ["stale-gate", "prev-token", "ctrl"]
+    assert "oracle" not in scored
+    assert predict(trace_of(toy())).config["predictors"] == scored
 
 
 # ---- the command ------------------------------------------------------------------------------

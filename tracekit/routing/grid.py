@@ -12,8 +12,8 @@ from tracekit.trace.schema import DECODE
 class DecodeGrid:
     """Routings of T decoded tokens at L MoE layers, k experts each.
 
-    A decoded token is routed at every MoE layer (a trace is validated for that), so its rows
-    form a full grid, which whole-array arithmetic can index by token and layer.
+    A decoded token is routed at every MoE layer (a trace is validated for that), so the rows form a
+    full grid, and whole-array arithmetic can index them by token and layer.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
 
 
 def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid`, that of `trace`, were recorded as dropped, bool [T, L, k]."""
+    """Say which slots of `grid`, the grid of `trace`, were recorded as dropped, bool [T, L, k]."""
     if not trace.has("dropped"):
         return np.zeros(grid.experts.shape, bool)
     rows = trace.routing(["phase", "dropped"])

@@ -12,9 +12,9 @@ class SelectionRule:
     """From router logits to the scores that top-k ranks, as llama.cpp computes them.
 
     The score is a gating function of the logits, plus a selection bias per expert where the model
-    has one (DeepSeek-V3, LFM2, Ling). With expert groups, a group is worth the sum of its two best
-    scores, and the experts of all but the `n_group_used` best groups are masked (DeepSeek-V2 and
-    V3; llama.cpp takes the two best for both).
+    has one (DeepSeek-V3, LFM2, Ling). With expert groups (DeepSeek-V2 and V3), a group is worth the
+    sum of its two best scores, in llama.cpp for both models, and the experts of all but the
+    `n_group_used` best groups are masked.
 
     Attributes
     ----------

@@ -4,12 +4,9 @@ from collections.abc import Sequence
 
 from tracekit.figures import counted, first_of
 from tracekit.figures import percent as percent_of
-from tracekit.policies.retention import Retention
 from tracekit.predictors import PREDICTORS
 from tracekit.scoring.rows import Row, label_of
 from tracekit.scoring.training import Entry
-
-_ACTED_ON_BY_DEFAULT = Retention.Params().predictor
 
 
 def percent(rate: float | None) -> str:
@@ -70,6 +67,8 @@ def sentences(rows: Sequence[Row], advice: str | None = None) -> list[str]:
 
 def _predictor_options(rows: Sequence[Row]) -> str:
     """Name the predictor to act on, where the one that policies take by default is not scored."""
+    from tracekit.policies.retention import Retention  # it loads all policies
+
     usable = [
         row
         for row in rows
@@ -78,7 +77,8 @@ def _predictor_options(rows: Sequence[Row]) -> str:
         and row.scored.in_time
         and row.predictor in PREDICTORS  # a policy finds it by this name
     ]
-    if not usable or any(row.predictor == _ACTED_ON_BY_DEFAULT for row in usable):
+    by_default = Retention.Params().predictor
+    if not usable or any(row.predictor == by_default for row in usable):
         return ""
     # What the token before used is mostly in the cache: acting on that seldom changes anything.
     best = max(usable, key=lambda row: (not row.scored.repeats_previous_token, _accuracy(row)))
