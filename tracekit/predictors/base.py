@@ -115,6 +115,9 @@ class Predictor(ABC):
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """Score every expert for each token of `block` at `layer`.
 
+        A block may be cut anywhere, and several layers are asked for at once, on several threads: so
+        scores depend on nothing that was left from another call, nor on how long the block is.
+
         Parameters
         ----------
         block : Block
@@ -154,10 +157,11 @@ class Predictor(ABC):
 
 
 class LearnedPredictor(Predictor):
-    """A predictor that is learned, on turns other than those it is scored on.
+    """A predictor that learns, on turns other than those it is scored on.
 
-    The tokens of the turns are dealt into folds. Every block of every fold is learned once for each
-    of `readings`; before a turn is scored, `hold_out` makes it as if its folds had never been seen.
+    The tokens of the turns are dealt into folds. Every block of every fold is learned once in each
+    of the `readings`. Before a turn is scored, `hold_out` is called with the turn's folds, and the
+    predictor must then score as if it had never seen them.
 
     Attributes
     ----------
@@ -172,7 +176,7 @@ class LearnedPredictor(Predictor):
     in_sample: ClassVar[bool] = False
 
     def fold_limit(self) -> int:
-        """Return how many groups of turns can be kept apart in memory."""
+        """Return for how many groups of turns there is memory; each is held out on its own."""
         return 32
 
     @abstractmethod
@@ -183,8 +187,8 @@ class LearnedPredictor(Predictor):
         ----------
         n_folds : int
         held_out : sequence of frozenset of int
-            The sets of folds that will be held out, one after the other; of a predictor that is
-            scored on other tokens than it learns from, the empty set.
+            The sets of folds that will be held out, one after the other; only the empty set where
+            nothing has to be held out.
         """
 
     @abstractmethod
@@ -202,7 +206,7 @@ class LearnedPredictor(Predictor):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth saying about the fit: where it fell back, what it left out."""
+        """Plain sentences about the fit: where it fell back, what it left out."""
         return ()
 
 

@@ -32,7 +32,7 @@ ADVICE = "what acting on it does to hits and read bytes stands below"
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How well each predictor named the routing, and what is to be said about it.
+    """How well each predictor named the routing, in figures, sentences and data of plots.
 
     Attributes
     ----------

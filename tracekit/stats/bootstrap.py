@@ -41,7 +41,7 @@ class Bootstrap:
         Parameters
         ----------
         hits, slots : int [U, C]
-            Of each unit, for C quantities drawn together.
+            Counts of each unit, for C quantities drawn together.
         against : int [U, C], optional
             Hits of another predictor on the same slots: the interval of the difference of the two.
         """

@@ -115,7 +115,7 @@ def affordable_groups(n_features: int, n_targets: int, n_fits: int, copies: int 
     n_fits : int
         Fits of a group, one for each layer.
     copies : int
-        Sums kept for each fit.
+        Sums in memory for each fit.
     """
     by_memory = _SUMS_BYTES // (4 * n_fits * copies * n_features * (n_features + n_targets))
     by_work = _SOLVING // (n_fits * n_features**3)

@@ -132,7 +132,7 @@ class _Table:
 
 
 def _grown(array: np.ndarray, least: int, fill: int = 0) -> np.ndarray:
-    """Return `array` with room for `least` rows, and for as many again as it had."""
+    """Return `array` with room for at least `least` rows, and at least twice as many as before."""
     bigger = np.full((max(least, 2 * len(array)), *array.shape[1:]), fill, array.dtype)
     bigger[: len(array)] = array
     return bigger
