@@ -92,13 +92,16 @@ def trace(seed=0, turns=TURNS, drop=()):
 
 @cache
 def changed_from(token, layer, turns=TURNS):
-    """The run with other routings from that layer of `token` on, to the end of the token's turn."""
+    """The run with other routings from that layer of `token` on, to the end of the token's turn.
+
+    They are such that whoever learns from them learns something else.
+    """
     original = run(turns=turns)
     later = (original.turn == original.turn[token]) & (np.arange(len(original.turn)) >= token)
     at_layers = np.broadcast_to(later[:, None], (len(later), N_LAYERS)).copy()
     at_layers[token, :layer] = False
     later[token] = False
-    return trace_of(changed(original, at_layers, later))
+    return trace_of(repeating(changed(original, at_layers, later), later))
 
 
 @cache
@@ -112,13 +115,18 @@ def changed_at(token, layer):
 
 @cache
 def changed_turns(*turns):
-    """The run with other routings in `turns`, where a layer repeats the one two before it."""
+    """The run with other routings in `turns`."""
     original = run()
     inside = np.isin(original.turn, turns)
     other = changed(original, np.repeat(inside[:, None], N_LAYERS, axis=1), inside & False)
+    return trace_of(repeating(other, inside))
+
+
+def repeating(made: Toy, tokens) -> Toy:
+    """Let each layer of those tokens (bool [T]) select what the layer two before it selected."""
     for layer in range(2, N_LAYERS):
-        other.experts[inside, layer] = other.experts[inside, layer - 2]
-    return trace_of(other)
+        made.experts[tokens, layer] = made.experts[tokens, layer - 2]
+    return made
 
 
 def changed(original: Toy, routings, tokens) -> Toy:
@@ -127,13 +135,13 @@ def changed(original: Toy, routings, tokens) -> Toy:
         original,
         **{n: getattr(original, n).copy() for n in (*ROUTING_ARRAYS, *TOKEN_ARRAYS)},
     )
-    drawn = run(seed=9, turns=tuple(np.unique(original.turn, return_counts=True)[1].tolist()))
-    same = (np.sort(drawn.experts) == np.sort(original.experts)).all(axis=2)
+    random = run(seed=9, turns=tuple(np.unique(original.turn, return_counts=True)[1].tolist()))
+    same = (np.sort(random.experts) == np.sort(original.experts)).all(axis=2)
     for name in ROUTING_ARRAYS:
-        getattr(other, name)[routings] = getattr(drawn, name)[routings]
+        getattr(other, name)[routings] = getattr(random, name)[routings]
     other.experts[routings & same] = (original.experts[routings & same] + 1) % N_EXPERT
     other.token[tokens] = (original.token[tokens] + 1) % 9
-    other.embedding[tokens] = drawn.embedding[tokens]
+    other.embedding[tokens] = random.embedding[tokens]
     return other
 
 
