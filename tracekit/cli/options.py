@@ -1,7 +1,7 @@
 """Options that several commands share, and how their text becomes values."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -113,19 +113,19 @@ def cache_fraction(values: Sequence[str]) -> list[float]:
     return _numbers("--cache-fraction", values, what, 1)
 
 
-def params(values: Sequence[str]) -> dict[str, list[str]]:
-    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{"NAME.FIELD": [value, …]}``.
+def settings(values: Sequence[str]) -> dict[str, str]:
+    """Read ``--param NAME.FIELD=VALUE`` into ``{"NAME.FIELD": value}``; a value is taken as it is.
 
     Raises
     ------
     UsageError
         A value has not this form, or sets a field twice.
     """
-    result: dict[str, list[str]] = {}
+    result: dict[str, str] = {}
     for text in values:
-        target, _, settings = text.partition("=")
+        target, _, value = text.partition("=")
         name, _, field = target.rpartition(".")
-        if not (name and field and settings):
+        if not (name and field and value):
             raise UsageError(
                 f"--param takes NAME.FIELD=VALUE, as in prefetch.spec_max=2, not {text!r}."
             )
@@ -133,5 +133,21 @@ def params(values: Sequence[str]) -> dict[str, list[str]]:
             raise UsageError(
                 f"--param sets {target} twice; several values stand in one: {target}=1,2."
             )
-        result[target] = split(f"--param {target}", [settings])
+        result[target] = value
     return result
+
+
+def several(settings: Mapping[str, str]) -> dict[str, list[str]]:
+    """Split each value of the settings of policies at its commas: several values, several results.
+
+    Raises
+    ------
+    UsageError
+        There is nothing between two commas.
+    """
+    return {target: split(f"--param {target}", [value]) for target, value in settings.items()}
+
+
+def params(values: Sequence[str]) -> dict[str, list[str]]:
+    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{"NAME.FIELD": [value, …]}``."""
+    return several(settings(values))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,8 +18,11 @@ from tracekit.cli.options import (
     TraceArgument,
     VerboseOption,
 )
-from tracekit.cli.output import Output, flat_records
+from tracekit.cli.output import Output
 from tracekit.datasets import resolve
+
+if TYPE_CHECKING:
+    from tracekit.scoring.rows import Row
 
 
 def predict(
@@ -77,7 +80,7 @@ def predict(
     predictors = options.split("--predictor", predictor) if predictor else None
     horizons = options.whole_numbers("--horizon", horizon) if horizon else [1]
     more_named = options.whole_numbers("--named", named) if named else None
-    params = {key: ",".join(values) for key, values in options.params(param or []).items()}
+    params = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.scoring import predict as run
 
@@ -103,21 +106,22 @@ def predict(
     destination.write(
         table=result.to_text,
         document=result.to_json,
-        records=lambda: records(result.records, per_layer),
+        records=lambda: records(result.rows, per_layer),
         console=console,
     )
 
 
-def records(results: Sequence[dict[str, Any]], per_layer: bool) -> list[dict[str, Any]]:
-    """Return the flat records of CSV and Parquet, with a row for each layer if asked."""
-    rows = []
-    for result in results:
-        layers = [_with_pair(layer) for layer in result["layers"]]
-        row = _with_pair({key: value for key, value in result.items() if key != "layers"})
-        rows.append({**row, "layers": layers} if per_layer else row)
-    return flat_records(rows, ("predictor", "horizon"))
+def records(rows: "Sequence[Row]", per_layer: bool) -> list[dict[str, Any]]:
+    """Return the flat records of CSV and Parquet, with a record for each layer if asked.
 
-
-def _with_pair(record: dict[str, Any]) -> dict[str, Any]:
-    """Return `record` with an interval of nulls where it has none: two columns in any case."""
-    return record | {"ci95": record["ci95"] or [None, None]}
+    The record of a layer repeats the predictor and its horizon; in that of a whole row `layer` is
+    null.
+    """
+    if not per_layer:
+        return [row.to_flat() for row in rows]
+    found = []
+    for row in rows:
+        found.append({**row.to_flat(), "layer": None})
+        identity = {"predictor": row.predictor, "horizon": row.horizon}
+        found += [identity | layer.to_flat() for layer in row.layers]
+    return found

@@ -2,7 +2,7 @@
 
 import difflib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -107,7 +107,7 @@ def replay(
         "cache_mib": options.cache_mib(cache_mib) if cache_mib else None,
         "cache_fraction": options.cache_fraction(cache_fraction) if cache_fraction else None,
     }
-    params = options.params(param or [])
+    settings = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.replaying import DEFAULT_POLICIES
     from tracekit.replaying import replay as run
@@ -115,7 +115,8 @@ def replay(
     default = ("lru",) if validate else DEFAULT_POLICIES
     names = options.split("--policy", policy) if policy else default
     policies, predictors = _by_kind(names)
-    of_predictors = {key: params.pop(key) for key in list(params) if _owner(key) in predictors}
+    of_predictors = _of_predictors(settings, predictors)
+    params = options.several({k: v for k, v in settings.items() if k not in of_predictors})
     if params and not policies:
         owner = _owner(next(iter(params)))
         raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
@@ -148,7 +149,7 @@ def replay(
                 scored = predict(
                     opened,
                     predictors,
-                    params={key: ",".join(values) for key, values in of_predictors.items()},
+                    params=of_predictors,
                     seed=seed,
                     jobs=jobs,
                     progress=progress,
@@ -195,6 +196,16 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _owner(param: str) -> str:
     return param.rpartition(".")[0]
+
+
+def _of_predictors(settings: Mapping[str, str], predictors: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `predictors`: of what the user calls them, or of their own names."""
+    if not predictors:
+        return {}
+    from tracekit.predictors import PREDICTORS
+
+    owners = {*predictors, *(PREDICTORS.find(name).name for name in predictors)}
+    return {key: value for key, value in settings.items() if _owner(key) in owners}
 
 
 def _both_ways(policies: Sequence[str]) -> dict[str, list[str]]:
@@ -276,5 +287,5 @@ def _records(
         identity = ("policy", "params", "cache_bytes", "cache_mib")
         rows += flat_records(replayed.records, identity)
     if scored is not None:
-        rows += records(scored.records, per_layer)
+        rows += records(scored.rows, per_layer)
     return rows

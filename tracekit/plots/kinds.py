@@ -17,7 +17,7 @@ from tracekit.figures import in_mib
 from tracekit.policies import Policy, Retention, load_policies
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
-from tracekit.scoring.usable import check_usable
+from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace, UsageError
 
 FALLBACK = "prev-token"  # a predictor that every trace can run
@@ -145,7 +145,7 @@ def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
 
 def _lacks(trace: Trace, predictor: str) -> str | None:
     """Return in one sentence why `predictor` cannot run on `trace`, or None if it can."""
-    return check_usable(trace, Routers(trace), PREDICTORS.find(predictor))
+    return why_unusable(trace, Routers(trace), PREDICTORS.find(predictor))
 
 
 def _at_one_budget(

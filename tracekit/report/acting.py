@@ -12,10 +12,10 @@ from tracekit.report.accuracy import Accuracy, best_of, rivals
 from tracekit.report.caching import Cache
 from tracekit.report.words import mib, percent
 from tracekit.routing.routers import Routers
-from tracekit.scoring.usable import check_usable
+from tracekit.scoring.rows import Row as Scored
+from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace, TraceError
 
-Records = Sequence[Mapping[str, Any]]
 Row = Mapping[str, Any]
 ORACLE = "oracle"
 DEFAULT = Prefetch.Params().predictor
@@ -55,7 +55,7 @@ def study(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) -> Acting:
     """
     if cache.main is None:
         return Acting(lacks=cache.lacks)
-    tried = _predictors(trace, accuracy.records)
+    tried = _predictors(trace, accuracy.scored)
     if not tried:
         return Acting(lacks=accuracy.lacks or "No predictor that was scored can be acted on here.")
     runs = _runs(trace, tried)
@@ -71,14 +71,14 @@ def study(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) -> Acting:
         mib(cache.main),
         [_texts(*run, row, n_tokens) for run, row in shown.items()],
         _verdict(tried, name, list(shown.values()), n_tokens),
-        _notes(accuracy.records, name, _horizon(trace)),
+        _notes(accuracy.scored, name, _horizon(trace)),
     )
 
 
-def _predictors(trace: Trace, scored: Records) -> list[str]:
-    if check_usable(trace, Routers(trace), PREDICTORS.find(DEFAULT)) is None:
+def _predictors(trace: Trace, scored: Sequence[Scored]) -> list[str]:
+    if why_unusable(trace, Routers(trace), PREDICTORS.find(DEFAULT)) is None:
         return [DEFAULT]
-    return [r["predictor"] for r in rivals(scored) if _in_time(r["predictor"])]
+    return [row.predictor for row in rivals(scored) if _in_time(row.predictor)]
 
 
 def _in_time(name: str) -> bool:
@@ -172,7 +172,7 @@ def _effect(row: Row) -> str:
     return f"adds {size} {interval}" if gain > 0 else f"takes {size} off {interval}"
 
 
-def _notes(scored: Records, name: str, horizon: int) -> list[str]:
+def _notes(scored: Sequence[Scored], name: str, horizon: int) -> list[str]:
     predictor = PREDICTORS.find(name)
     said = []
     if predictor.has_horizon:
@@ -186,13 +186,13 @@ def _notes(scored: Records, name: str, horizon: int) -> list[str]:
             f"{name} guesses each turn from the others; of a single turn its first half trains, and "
             "nothing is guessed there."
         )
-    best = best_of([r for r in scored if _in_time(r["predictor"])])
-    own = next((r for r in scored if r["predictor"] == name), None)
+    best = best_of([row for row in scored if _in_time(row.predictor)])
+    own = next((row for row in scored if row.predictor == name), None)
     if name == DEFAULT and best and own and best is not own:
         said.append(
-            f"Not tried here: {best['predictor']}, which names more one layer ahead "
-            f"({percent(best['slot_accuracy'])}, not {percent(own['slot_accuracy'])}); "
+            f"Not tried here: {best.predictor}, which names more one layer ahead "
+            f"({percent(best.slot_accuracy)}, not {percent(own.slot_accuracy)}); "
             f"`tracekit replay` does it with --policy prefetch "
-            f"--param prefetch.predictor={best['predictor']}."
+            f"--param prefetch.predictor={best.predictor}."
         )
     return said

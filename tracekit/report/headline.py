@@ -9,13 +9,11 @@ from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
 from tracekit.report.overview import Figure, sizes_known
 from tracekit.report.words import mib, percent
-from tracekit.scoring.text import label
+from tracekit.scoring.rows import Row
 from tracekit.trace import Trace
 
-Records = Sequence[Mapping[str, Any]]
 
-
-def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[Figure]:
+def figures(trace: Trace, accuracy: Sequence[Row], cache: Cache) -> list[Figure]:
     """Return the large figures, as far as the trace gives them."""
     found = []
     if sizes_known(trace):
@@ -34,8 +32,7 @@ def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[Figure]:
         )
     best = best_of(accuracy)
     if best:
-        figure = Figure("Slots named early", percent(best["slot_accuracy"]), f"by {label(best)}")
-        found.append(figure)
+        found.append(Figure("Slots named early", percent(best.slot_accuracy), f"by {best.label}"))
     return found
 
 
@@ -43,7 +40,7 @@ def _at_main(cache: Cache) -> dict[str, dict[str, Any]]:
     return {r["policy"]: r for r in cache.records if r["cache_bytes"] == cache.main}
 
 
-def sentences(trace: Trace, accuracy: Records, cache: Cache, acting: Acting) -> list[str]:
+def sentences(trace: Trace, accuracy: Sequence[Row], cache: Cache, acting: Acting) -> list[str]:
     """Return what the figures say, in words."""
     return [
         *_of_cache(trace, cache),
@@ -55,7 +52,7 @@ def sentences(trace: Trace, accuracy: Records, cache: Cache, acting: Acting) -> 
 def _of_cache(trace: Trace, cache: Cache) -> list[str]:
     at_main, main = _at_main(cache), cache.main
     lru = at_main.get("lru")
-    if lru is None or not known(lru["hit_rate_decode"]):
+    if lru is None or main is None or not known(lru["hit_rate_decode"]):
         return []
     which = "the recorded budget" if main == trace.budget_bytes else "a budget"
     said = (
@@ -100,7 +97,8 @@ def _of_rivals(cache: Cache, lru: Mapping[str, Any]) -> str:
 
 
 def _rate(record: Mapping[str, Any]) -> float:
-    return record["hit_rate_decode"]
+    rate: float = record["hit_rate_decode"]
+    return rate
 
 
 def _beside(record: Mapping[str, Any], lru: Mapping[str, Any]) -> str:
@@ -110,13 +108,13 @@ def _beside(record: Mapping[str, Any], lru: Mapping[str, Any]) -> str:
     return f"{abs(than):.1f} points {'above' if than > 0 else 'below'} LRU"
 
 
-def _of_accuracy(trace: Trace, accuracy: Records) -> list[str]:
+def _of_accuracy(trace: Trace, accuracy: Sequence[Row]) -> list[str]:
     best = best_of(accuracy)
     if best is None:
         return []
     chance = trace.top_k / trace.n_expert
     return [
-        f"The best predictor scored, {label(best)}, names {percent(best['slot_accuracy'])} of the "
-        f"selected experts before their layer runs, and whole routings {percent(best['exact_rate'])} "
+        f"The best predictor scored, {best.label}, names {percent(best.slot_accuracy)} of the "
+        f"selected experts before their layer runs, and whole routings {percent(best.exact_rate)} "
         f"of the time; guessing at random names {percent(chance)}."
     ]

@@ -12,8 +12,8 @@ from tracekit.trace.schema import DECODE
 class DecodeGrid:
     """Routings of T decoded tokens at L MoE layers, k experts each.
 
-    A decoded token is routed at every MoE layer (a trace is validated for that), so its rows
-    form a full grid, which whole-array arithmetic can index by token and layer.
+    A decoded token is routed at every MoE layer (a trace is validated for that), so the rows form a
+    full grid, and whole-array arithmetic can index them by token and layer.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class DecodeGrid:
     @property
     def top_k(self) -> int:
         """Experts of one routing."""
-        return self.experts.shape[2]
+        return int(self.experts.shape[2])
 
 
 def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
@@ -80,8 +80,9 @@ def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
 
 
 def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid`, that of `trace`, were recorded as dropped, bool [T, L, k]."""
+    """Say which slots of `grid`, the grid of `trace`, were recorded as dropped, bool [T, L, k]."""
     if not trace.has("dropped"):
         return np.zeros(grid.experts.shape, bool)
     rows = trace.routing(["phase", "dropped"])
-    return rows["dropped"][rows["phase"] == DECODE].reshape(grid.experts.shape) == 1
+    dropped: np.ndarray = rows["dropped"][rows["phase"] == DECODE] == 1
+    return dropped.reshape(grid.experts.shape)
