@@ -55,4 +55,4 @@ def test_a_param_names_a_field_and_a_value(text):
 def test_a_param_is_set_once():
     with pytest.raises(UsageError) as error:
         options.params(["a.x=1", "a.x=2"])
-    assert str(error.value) == ("--param sets a.x twice; several values stand in one: a.x=1,2.")
+    assert str(error.value) == ("--param sets a.x twice; give several values in one: a.x=1,2.")
