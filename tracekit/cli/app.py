@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from tracekit.cli import (
+    completion,
     import_,
     info,
     plot,
@@ -90,7 +91,6 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the trace failed validation, "
     "130 interrupted. TRACEKIT_DEBUG=1 shows tracebacks, NO_COLOR=1 turns colours off.",
     rich_markup_mode=None,
-    add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -151,8 +151,10 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")
     # module:Class may name a class of a file in the current directory; installed modules go first.
     sys.path.append("")
+    if os.environ.get("_TRACEKIT_COMPLETE") == "complete_bash":
+        completion.join_bash_words(os.environ)
     try:
-        app()
+        app(prog_name="tracekit")
     except OSError as error:  # --help and --version print outside of `Commands.invoke`
         silence(1)
         say_error(_sentence(error))

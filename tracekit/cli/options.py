@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli.output import FORMATS
 from tracekit.datasets import resolve
 from tracekit.figures import MIB
@@ -36,6 +37,7 @@ TraceArgument = Annotated[
         parser=resolve,
         help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
         show_default=False,
+        autocompletion=completion.traces,
     ),
 ]
 FormatOption = Annotated[
@@ -44,6 +46,7 @@ FormatOption = Annotated[
         "--format",
         metavar="|".join(FORMATS),
         help="Format of the result. Default: by the ending of -o, else a table.",
+        autocompletion=completion.one_of(*FORMATS),
     ),
 ]
 TableOrJsonOption = Annotated[
@@ -52,6 +55,7 @@ TableOrJsonOption = Annotated[
         "--format",
         metavar="table|json",
         help="Format of the result. Default: by the ending of -o, else a table.",
+        autocompletion=completion.one_of("table", "json"),
     ),
 ]
 OutputOption = Annotated[

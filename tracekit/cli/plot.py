@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
@@ -40,6 +40,7 @@ TraceArgument = Annotated[
         parser=resolve,
         help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
         show_default=False,
+        autocompletion=completion.traces,
     ),
 ]
 
@@ -63,6 +64,7 @@ def plot(
         typer.Option(
             metavar="NAME[,NAME…]",
             help="Cache policies to draw; `recorded` is what the engine found.",
+            autocompletion=completion.policies,
         ),
     ] = None,
     predictor: Annotated[
@@ -70,6 +72,7 @@ def plot(
         typer.Option(
             metavar="NAME[,NAME…]",
             help="Predictors to draw.",
+            autocompletion=completion.predictors,
         ),
     ] = None,
     cache_mib: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
@@ -32,6 +32,7 @@ def predict(
             metavar="NAME[,NAME…]",
             help="Predictors to score, or module:Class of your own. Default: all that the trace "
             "has the columns for.",
+            autocompletion=completion.predictors,
         ),
     ] = None,
     horizon: Annotated[
@@ -59,6 +60,7 @@ def predict(
             metavar="TRACE",
             parser=resolve,
             help="Learn on this trace. Default: on the turns that are not being scored.",
+            autocompletion=completion.traces,
         ),
     ] = None,
     param: Annotated[

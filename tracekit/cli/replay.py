@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
@@ -38,6 +38,7 @@ def replay(
             metavar="NAME[,NAME…]",
             help="Cache policies and predictors, or module:Class of your own; `tracekit policies` "
             "lists them. Default: lru, belady and bound; with --validate, lru.",
+            autocompletion=completion.policies_and_predictors,
         ),
     ] = None,
     cache_mib: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
@@ -32,6 +32,7 @@ def report(
         typer.Option(
             metavar="NAME[,NAME…]",
             help="Cache policies to replay.",
+            autocompletion=completion.policies,
         ),
     ] = None,
     predictor: Annotated[
@@ -39,6 +40,7 @@ def report(
         typer.Option(
             metavar="NAME[,NAME…]",
             help="Predictors to score.",
+            autocompletion=completion.predictors,
         ),
     ] = None,
     cache_mib: Annotated[

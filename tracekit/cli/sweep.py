@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli.console import Console
 from tracekit.cli.options import (
     ForceOption,
@@ -26,6 +27,7 @@ def sweep(
         typer.Argument(
             metavar="STUDY…",
             help="TOML files, for instance replays/cliff.toml.",
+            autocompletion=completion.studies,
         ),
     ],
     traces: Annotated[
