@@ -1,12 +1,13 @@
 """What a replay gives: rows, frames, JSON."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracekit.figures import Figure, Unit, counted
+from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import COLUMNS, LAYER_COLUMNS, Row
-from tracekit.replaying.text import labels_of, replay_text
+from tracekit.replaying.text import replay_text
 from tracekit.trace import Trace, provenance
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class ReplayResult:
         }
 
 
-def _frame(rows: list[Mapping[str, Any]], columns: Iterable[Figure]) -> "pd.DataFrame":
+def _frame(rows: Sequence[Mapping[str, Any]], columns: Iterable[Figure]) -> "pd.DataFrame":
     import pandas as pd
 
     frame = pd.DataFrame(rows)

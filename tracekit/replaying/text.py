@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
 from tracekit.replaying.labels import labels_of
-from tracekit.replaying.rows import Row
+from tracekit.replaying.rows import LayerRow, Row
 from tracekit.table import Column, render
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 UNDER_CYCLE = "^"
 OVER_BUDGET = "*"
+
+# The rows of one layer, one for each policy.
+Layers = tuple[LayerRow, ...]
 
 
 @dataclass(frozen=True)
@@ -198,15 +201,16 @@ def _layers(labelled: Sequence[Labelled]) -> list[str]:
     for cache_bytes in dict.fromkeys(map(_budget, labelled)):
         here = [e for e in labelled if _budget(e) == cache_bytes and not e.row.is_bound]
         by_layer = list(zip(*(each.row.layers or () for each in here), strict=True))
-        columns = [Column("layer", lambda layers: str(layers[0].layer))]
-        columns += [
-            Column(each.label, lambda layers, i=i: percent(layers[i].hit_rate_decode))
-            for i, each in enumerate(here)
-        ]
+        columns = [Column[Layers]("layer", lambda layers: str(layers[0].layer))]
+        columns += [_rate_of_layer(each.label, i) for i, each in enumerate(here)]
         title = f"decode hit rate of each layer, %, at a cache of {budget_mib(cache_bytes)} MiB"
         if here:
             tables.append(f"{title}\n{render(columns, by_layer)}")
     return tables
+
+
+def _rate_of_layer(label: str, place: int) -> Column[Layers]:
+    return Column(label, lambda layers: percent(layers[place].hit_rate_decode))
 
 
 def _legend(rows: Sequence[Row], flash_mib_s: float | None) -> list[str]:
