@@ -1,6 +1,7 @@
 """Record and replay how a Mixture-of-Experts model routes its tokens.
 
 >>> import tracekit
+>>> tracekit.record("model.gguf", "Once upon a time", "run.trace")
 >>> trace = tracekit.open_trace("run.trace")
 >>> tracekit.replay(trace, ["lru", "belady", "bound"], cache_mib=[1000, 3000]).frame
 
@@ -11,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tracekit import analysis, plots
+    from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
     from tracekit.formats import open_any as open_trace
     from tracekit.replaying import replay
@@ -33,13 +34,14 @@ _PUBLIC = {
 }
 
 # Submodules that are public as a whole.
-_MODULES = ("analysis", "plots")
+_MODULES = ("analysis", "engine", "plots")
 
 __all__ = [
     "Session",
     "Trace",
     "TracekitError",
     "analysis",
+    "engine",
     "open_trace",
     "plots",
     "predict",
