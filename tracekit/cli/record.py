@@ -5,14 +5,13 @@ Options go in; the engine records; what it recorded and the next command to type
 
 import shlex
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
+from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.figures import MIB, counted, percent
 from tracekit.trace.errors import TracekitError, UsageError
@@ -155,7 +154,7 @@ def record(
         hint = f"{model} was taken for the model. " if model and not model.exists() else ""
         raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
     printer = _TextPrinter(console) if text else None
-    progress_line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
+    progress = _Progress(ProgressLine(shown=False) if text else console.progress_line())
     try:
         recording = record_run(
             model or model_path(),
@@ -165,16 +164,16 @@ def record(
             generation=generation,
             force=force,
             command=["tracekit", *sys.argv[1:]],
-            on_progress=progress_line.show,
+            on_progress=progress.show,
             on_piece=printer.print if printer else None,
             on_start=lambda session: _describe_start(console, session),
         )
     except KeyboardInterrupt:
-        progress_line.clear()
-        if progress_line.has_begun:
+        progress.clear()
+        if progress.has_begun:
             _note_what_is_left(console, output)
         raise
-    progress_line.clear()
+    progress.clear()
     if printer:
         printer.end()
     console.note(_summary(recording.path, recording.progress, recording.ended))
@@ -282,8 +281,8 @@ class _TextPrinter:
             )
 
 
-class _ProgressLine:
-    """One line on a terminal, rewritten at most ten times a second.
+class _Progress:
+    """Draws how far the recording is.
 
     Attributes
     ----------
@@ -291,27 +290,18 @@ class _ProgressLine:
         Whether a pass was recorded.
     """
 
-    def __init__(self, shown: bool):
+    def __init__(self, line: ProgressLine):
         self.has_begun = False
-        self._shown = shown
-        self._last = 0.0
+        self._line = line
 
     def show(self, progress: "Progress") -> None:
         self.has_begun = True
-        now = time.monotonic()
-        if self._shown and now - self._last >= 0.1:
-            self._last = now
-            say(f"\r\x1b[K{_state(progress)}{_rates(progress)}", end="")
+        label = f"turn {progress.turn + 1}/{progress.turns}"
+        done, total = progress.decoded_in_turn, progress.n_decode
+        self._line.draw(label, done, total, _rates(progress))
 
     def clear(self) -> None:
-        if self._last:
-            say("\r\x1b[K", end="")
-
-
-def _state(progress: "Progress") -> str:
-    done = progress.decoded_in_turn
-    bar = "#" * (20 * done // max(1, progress.n_decode))
-    return f"turn {progress.turn + 1}/{progress.turns} [{bar:<20}] {done}/{progress.n_decode}"
+        self._line.clear()
 
 
 def _rates(progress: "Progress") -> str:
