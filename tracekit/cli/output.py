@@ -180,9 +180,10 @@ class Output:
 
 
 def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return `record` with nested mappings as ``outer_inner``, an interval as low and high.
+    """Return `record` with nested mappings as ``outer_inner``, and an interval as low and high.
 
-    Parameters of different policies have no columns in common: ``params`` is text, ``seed=0``.
+    ``params`` becomes text, ``seed=0``: different policies have different parameters, which would
+    give a column each.
     """
     result: dict[str, Any] = {}
     for key, value in record.items():
@@ -203,16 +204,16 @@ def flat_records(
 ) -> list[dict[str, Any]]:
     """Return results, and the layers within them, as rows of one flat table.
 
-    Where results carry ``layers``, each is followed by one row per layer, which repeats the
-    `identity` of its result; a row of a whole result has a null ``layer``.
+    Where results carry ``layers``, the row of a result has a null ``layer``, and one row per layer
+    follows it. These rows repeat the columns `identity` of their result.
     """
     layered = any("layers" in result for result in results)
     rows = []
     for result in results:
         own = {key: value for key, value in result.items() if key != "layers"}
         rows.append(flat({**own, "layer": None} if layered else own))
-        named = {key: own[key] for key in identity if key in own}
-        rows += [flat({**named, **layer}) for layer in result.get("layers") or []]
+        repeated = {key: own[key] for key in identity if key in own}
+        rows += [flat({**repeated, **layer}) for layer in result.get("layers") or []]
     return rows
 
 
