@@ -28,24 +28,28 @@ def record(
         Path | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A GGUF file, or the first of a split model; the bundled model if not given.",
+            help="A GGUF file, or the first file of a split model. Default: the bundled model.",
             show_default=False,
         ),
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("-p", "--prompt", metavar="TEXT", help="A prompt; each is a turn. Repeats."),
+        typer.Option(
+            "-p", "--prompt", metavar="TEXT", help="A prompt, which is one turn. May be repeated."
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None,
-        typer.Option("--prompt-file", metavar="FILE", help="A file as one prompt; - is stdin."),
+        typer.Option(
+            "--prompt-file", metavar="FILE", help="A file whose text is one prompt; - is stdin."
+        ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             "--prompts",
             metavar="JSONL",
-            help='A prompt a line: "text", {"prompt": text} or {"messages": [...]}.',
+            help='A file with one prompt in each line: "text", {"prompt": text} or {"messages": [...]}.',
         ),
     ] = None,
     chat: Annotated[
@@ -55,26 +59,35 @@ def record(
         int, typer.Option("-n", metavar="N", help="Tokens to decode in each turn.")
     ] = 128,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after the token that ends a text.")
+        bool, typer.Option("--ignore-eos", help="Continue after the token that ends a text.")
     ] = False,
     temperature: Annotated[
         float, typer.Option("--temp", metavar="T", help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option("--top-p", metavar="P", help="Draw from this much probability.")
+        float,
+        typer.Option(
+            "--top-p",
+            metavar="P",
+            help="Sample from the likeliest tokens that sum to this probability.",
+        ),
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx", metavar="N", help="Context length; what is needed if not given."),
+        typer.Option("--ctx", metavar="N", help="Context length. Default: what the turns need."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", help="Compute threads; cores − 1 if not given."),
+        typer.Option("--threads", metavar="N", help="Threads that compute. Default: cores − 1."),
     ] = None,
     n_expert_used: Annotated[
         int | None,
-        typer.Option("--n-expert-used", metavar="K", help="Experts a token uses."),
+        typer.Option(
+            "--n-expert-used",
+            metavar="K",
+            help="How many experts a token uses. Default: as in the model.",
+        ),
     ] = None,
     chunk: Annotated[
         int | None,
@@ -86,7 +99,8 @@ def record(
         ),
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Read experts on demand through a bounded cache.")
+        bool,
+        typer.Option("--stream", help="Read experts on demand, through a cache with a budget."),
     ] = False,
     cache_mib: Annotated[
         str | None,
@@ -98,16 +112,16 @@ def record(
     ] = None,
     io_threads: Annotated[
         int | None,
-        typer.Option("--io-threads", metavar="N", help="Reads in flight at a time; 4 by default."),
+        typer.Option("--io-threads", metavar="N", help="How many reads run at a time. Default: 4."),
     ] = None,
     direct_io: Annotated[
         bool, typer.Option("--direct-io", help="Read past the page cache (O_DIRECT).")
     ] = False,
     no_logits: Annotated[
-        bool, typer.Option("--no-logits", help="Leave the router's logits out.")
+        bool, typer.Option("--no-logits", help="Do not record the router's logits.")
     ] = False,
     no_gate_inputs: Annotated[
-        bool, typer.Option("--no-gate-inputs", help="Leave gate inputs and embeddings out.")
+        bool, typer.Option("--no-gate-inputs", help="Do not record gate inputs and embeddings.")
     ] = False,
     gate_dtype: Annotated[
         str, typer.Option("--gate-dtype", metavar="f32|f16", help="Type of stored gate inputs.")
@@ -121,8 +135,8 @@ def record(
 ) -> None:
     """Run a model on prompts and record how it routes every token.
 
-    Without --stream all experts are in memory; with it they are read from the file as the
-    router asks for them. Computes on the CPU, flash attention off.
+    Without --stream all experts are in memory; with it they are read from the file when the
+    router asks for them. The model runs on the CPU, without flash attention.
     """
     with ending_at_once():
         from tracekit.datasets import model_path

@@ -63,8 +63,8 @@ def replay(
         typer.Option(
             "--param",
             metavar="NAME.FIELD=VALUE[,VALUE…]",
-            help="A parameter of a policy or predictor. Each further value replays the policy once "
-            "more.",
+            help="A parameter of a policy or predictor. Several values replay a policy once for "
+            "each.",
         ),
     ] = None,
     per_layer: Annotated[
