@@ -13,6 +13,7 @@ from tracekit.replaying.batches import build_batches
 from tracekit.replaying.guesses import guesses
 from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_what_was_asked_for_cannot_be(arguments, sentence):
 def test_a_null_gate_input_is_placed():
     run = toy()
     trace = trace_of(run)
-    table = trace._routing.read(trace._routing.schema.names)
+    table = trace.table(ROUTING_FILE)
     row = int(np.flatnonzero((table["step"].to_numpy() == 9) & (table["layer"].to_numpy() == 2))[1])
     column = table["gate_input"].combine_chunks().to_pylist()
     column[row] = None
@@ -145,7 +146,7 @@ def test_a_null_gate_input_is_placed():
     broken = table.set_column(
         at, table.schema.field(at), pa.array(column, table.schema.field(at).type)
     )
-    steps = trace._steps.read(trace._steps.schema.names)
+    steps = trace.table(STEPS_FILE)
     trace = Trace.from_tables(trace.facts, trace.layers, broken, steps)
     with pytest.raises(TraceError) as error:
         predict(trace, ["stale-gate"])
@@ -177,8 +178,8 @@ def test_nothing_decoded():
     run = toy(turns=(1,))
     trace = trace_of(run, prefill=5)
     n = 5 * 4
-    routing = trace._routing.read(trace._routing.schema.names).slice(0, n)
-    steps = trace._steps.read(trace._steps.schema.names).slice(0, 5)
+    routing = trace.table(ROUTING_FILE).slice(0, n)
+    steps = trace.table(STEPS_FILE).slice(0, 5)
     trace = Trace.from_tables(trace.facts, trace.layers, routing, steps, name="toy.trace")
     with pytest.raises(TraceError, match=r"toy.trace holds no decoded token.*record with -n 1"):
         predict(trace)

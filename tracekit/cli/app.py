@@ -41,9 +41,9 @@ def _sentence(error: BaseException) -> str:
 
 def _place_in_own_code(error: Exception) -> str | None:
     """Return the place in a user's own policy or predictor that raised `error`, if one did."""
-    from tracekit.registry import own_files
+    from tracekit.registry import is_users_file
 
-    own = [f for f in traceback.extract_tb(error.__traceback__) if f.filename in own_files]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if is_users_file(f.filename)]
     return f"{own[-1].name}() in {own[-1].filename}, line {own[-1].lineno}," if own else None
 
 

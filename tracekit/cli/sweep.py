@@ -117,7 +117,7 @@ def _write_table(result: "StudyResult", console: Console) -> None:
 
 def _faults(result: "StudyResult") -> list[str]:
     path = result.study.path
-    faults = [] if result.holds else [f"{path}: a claim does not hold"]
+    faults = [] if result.all_claims_hold else [f"{path}: a claim does not hold"]
     if not result.study.result_path.exists():
         return [*faults, f"{path}: there is no {result.study.result_path.name} beside it"]
     differences = result.differences(result.study.result_path)
