@@ -8,7 +8,7 @@ from tracekit.plots.kinds import KINDS, Choices
 from tracekit.plots.series import policy_series, series_names, series_styles
 from tracekit.policies import POLICIES
 from tracekit.predictors import PREDICTORS
-from tracekit.scoring.predict import DEFAULT
+from tracekit.scoring.predict import default_predictors
 from tracekit.trace import UsageError, synthesize
 
 
@@ -81,7 +81,7 @@ def test_variants_are_named_by_their_predictor_and_by_what_differs(small):
 def test_all_that_is_built_in_can_be_told_apart_in_one_plot(registry):
     looks = series_styles([cls.name for cls in registry])
     assert len({(v["color"], v["linestyle"], v["marker"]) for v in looks.values()}) == len(looks)
-    of_default = series_styles(DEFAULT)
+    of_default = series_styles([cls.name for cls in default_predictors()])
     assert len({look["color"] for name, look in of_default.items() if name != "ctrl"}) == 9
 
 

@@ -11,10 +11,12 @@ from tracekit.analysis import default_budget
 from tracekit.analysis.gains import Gain
 from tracekit.figures import points
 from tracekit.policies import load_policy
+from tracekit.predictors import PrevToken
 from tracekit.replaying import replay
 from tracekit.report import acting, caching
 from tracekit.report.accuracy import Accuracy, score
 from tracekit.report.words import mib, percent
+from tracekit.scoring import predict
 
 NOTHING = {"gain": 0.001, "ci95_low": -0.002, "ci95_high": 0.003}
 LITTLE = {"gain": 0.0002, "ci95_low": 0.0001, "ci95_high": 0.0003}
@@ -96,12 +98,17 @@ def test_without_gate_inputs_what_prefetch_does_best_with_stands_in(tmp_path):
     assert alone == "prev-token"
 
 
+class Own(PrevToken):
+    """A predictor of one's own, which is not in the registry."""
+
+    name = "own"
+
+
 def test_what_has_seen_the_routing_or_cannot_be_found_does_not_stand_in(tmp_path):
     trace = open_written(tmp_path / "x.trace", n_tokens=160)
-    names = ["oracle", "static-hot-insample", "tests.examples.none:Own", "random-guess"]
-    scored = [{"predictor": name, "slots": 1, "slot_accuracy": 1.0} for name in names]
+    scored = predict(trace, ["oracle", "static-hot-insample", Own, "random-guess"]).rows
     cache = caching.replay_table(trace, ["lru"], None, 0, None)
-    found = acting.compare_with_lru(trace, Accuracy(records=scored), cache, 0)
+    found = acting.compare_with_lru(trace, Accuracy(scored=scored), cache, 0)
     assert found.lacks == "No predictor that was scored can be acted on here."
 
 
@@ -111,16 +118,12 @@ def test_policies_look_no_further_than_the_model_has_layers(tmp_path):
 
 
 def test_a_predictor_that_names_more_is_pointed_at(trace):
-    scored = Accuracy(
-        records=[
-            {"predictor": "stale-gate", "slots": 1, "slot_accuracy": 0.7},
-            {"predictor": "combined", "slots": 1, "slot_accuracy": 0.8},
-        ]
-    )
+    stale, hot = predict(trace, ["stale-gate", "static-hot"]).rows
+    scored = Accuracy(scored=[replace(stale, slot_accuracy=0.7), replace(hot, slot_accuracy=0.8)])
     cache = caching.replay_table(trace, ["lru"], None, 0, None)
     assert plain(acting.compare_with_lru(trace, scored, cache, 0).notes[-1]) == (
-        "Not tried here: combined, which names more one layer ahead (80.0 %, not 70.0 %); "
-        "`tracekit replay` does it with --policy prefetch --param prefetch.predictor=combined."
+        "Not tried here: static-hot, which names more one layer ahead (80.0 %, not 70.0 %); "
+        "`tracekit replay` does it with --policy prefetch --param prefetch.predictor=static-hot."
     )
 
 

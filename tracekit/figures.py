@@ -31,6 +31,7 @@ class Unit(Enum):
     MIB = "MiB"
     FRACTION = "fraction"
     MS = "ms"
+    SECONDS = "s"
     FLAG = "true or false"
     MAPPING = "mapping"
     ROWS = "rows"

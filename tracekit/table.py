@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
+from textwrap import indent
 from typing import Any, Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -76,17 +77,20 @@ class Table(Generic[Row]):
         Rows of which this differs are set apart.
     title : str
         The line above the table, where it needs one.
+    indent : int
+        Spaces before each line of the text.
     """
 
     columns: Sequence[Column[Row]]
     rows: Sequence[Row]
     group: Callable[[Row], Any] | None = None
     title: str = ""
+    indent: int = 0
 
     def text(self) -> str:
         """Return the table as aligned text."""
         title = f"{self.title}\n" if self.title else ""
-        return title + render(self.columns, self.rows, self.group)
+        return title + indent(render(self.columns, self.rows, self.group), " " * self.indent)
 
     def html(self) -> str:
         """Return the table as HTML; every text in it is escaped."""

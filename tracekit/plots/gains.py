@@ -14,7 +14,7 @@ from tracekit.plots.style import BLACK, axes_or_new, budget_axis, error_bars, fi
 from tracekit.policies import Retention
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
-from tracekit.scoring.usable import check_usable
+from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace
 
 FALLBACK = "prev-token"  # a predictor that every trace can run
@@ -30,7 +30,7 @@ def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
     notes = []
     if choices.policies is None and "retention.predictor" not in choices.params:
         predictor = PREDICTORS.find(Retention.Params().predictor)
-        reason = check_usable(trace, Routers(trace), predictor)
+        reason = why_unusable(trace, Routers(trace), predictor)
         if reason is not None:
             notes = [f"retention acts on {FALLBACK} here: {reason}"]
             params = {**choices.params, "retention.predictor": [FALLBACK]}

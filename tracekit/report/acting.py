@@ -1,8 +1,7 @@
 """What acting on the routing buys: LRU beside the policies that act on a prediction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tracekit.analysis.gains import Gain, gains_over
 from tracekit.figures import NONE, joined, known, points
@@ -12,10 +11,10 @@ from tracekit.report.accuracy import Accuracy, best_of, rivals
 from tracekit.report.caching import Cache
 from tracekit.report.words import mib, percent
 from tracekit.routing.routers import Routers
-from tracekit.scoring.usable import check_usable
+from tracekit.scoring.rows import Row
+from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace, TraceError
 
-Records = Sequence[Mapping[str, Any]]
 ORACLE = "oracle"
 DEFAULT = Prefetch.Params().predictor
 _NOTHING = "is not distinguishable from LRU here"
@@ -94,7 +93,7 @@ def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) 
     """
     if cache.main is None:
         return Acting(lacks=cache.lacks)
-    tried = _predictors(trace, accuracy.records)
+    tried = _predictors(trace, accuracy.scored)
     if not tried:
         return Acting(lacks=accuracy.lacks or "No predictor that was scored can be acted on here.")
     horizon = _horizon(trace)
@@ -125,14 +124,14 @@ def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) 
             *(_texts(*each, found) for each in zip(found.perfect, perfect, strict=True)),
         ],
         verdict(found),
-        _notes(accuracy.records, name, horizon),
+        _notes(accuracy.scored, name, horizon),
     )
 
 
-def _predictors(trace: Trace, scored: Records) -> list[str]:
-    if check_usable(trace, Routers(trace), PREDICTORS.find(DEFAULT)) is None:
+def _predictors(trace: Trace, scored: Sequence[Row]) -> list[str]:
+    if why_unusable(trace, Routers(trace), PREDICTORS.find(DEFAULT)) is None:
         return [DEFAULT]
-    return [r["predictor"] for r in rivals(scored) if _in_time(r["predictor"])]
+    return [row.predictor for row in rivals(scored) if _in_time(row.predictor)]
 
 
 def _in_time(name: str) -> bool:
@@ -236,7 +235,7 @@ def _effect(of: Gain) -> str:
     return f"adds {size} {interval}" if of.gain > 0 else f"takes {size} off {interval}"
 
 
-def _notes(scored: Records, name: str, horizon: int) -> list[str]:
+def _notes(scored: Sequence[Row], name: str, horizon: int) -> list[str]:
     predictor = PREDICTORS.find(name)
     notes = []
     if predictor.has_horizon:
@@ -250,13 +249,13 @@ def _notes(scored: Records, name: str, horizon: int) -> list[str]:
             f"{name} guesses each turn from the others; of a single turn its first half trains, and "
             "nothing is guessed there."
         )
-    best = best_of([r for r in scored if _in_time(r["predictor"])])
-    own = next((r for r in scored if r["predictor"] == name), None)
+    best = best_of([row for row in scored if _in_time(row.predictor)])
+    own = next((row for row in scored if row.predictor == name), None)
     if name == DEFAULT and best and own and best is not own:
         notes.append(
-            f"Not tried here: {best['predictor']}, which names more one layer ahead "
-            f"({percent(best['slot_accuracy'])}, not {percent(own['slot_accuracy'])}); "
+            f"Not tried here: {best.predictor}, which names more one layer ahead "
+            f"({percent(best.slot_accuracy)}, not {percent(own.slot_accuracy)}); "
             f"`tracekit replay` does it with --policy prefetch "
-            f"--param prefetch.predictor={best['predictor']}."
+            f"--param prefetch.predictor={best.predictor}."
         )
     return notes

@@ -1,8 +1,7 @@
 """The figures that stand first: a few large ones, and sentences that say what they mean."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tracekit.replaying.rows import Row
 from tracekit.report.accuracy import best_of
@@ -10,10 +9,8 @@ from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
 from tracekit.report.overview import sizes_known
 from tracekit.report.words import mib, percent
-from tracekit.scoring.text import label
+from tracekit.scoring.rows import Row as Scored
 from tracekit.trace import Trace
-
-Records = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class LargeFigure:
     note: str
 
 
-def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[LargeFigure]:
+def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[LargeFigure]:
     """Return the large figures, as far as the trace gives them."""
     found = []
     if sizes_known(trace):
@@ -41,12 +38,12 @@ def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[LargeFigure]:
         found.append(LargeFigure(what, percent(bound.hit_rate_decode), note))
     best = best_of(accuracy)
     if best:
-        rate = percent(best["slot_accuracy"])
-        found.append(LargeFigure("Slots named early", rate, f"by {label(best)}"))
+        rate = percent(best.slot_accuracy)
+        found.append(LargeFigure("Slots named early", rate, f"by {best.label}"))
     return found
 
 
-def sentences(trace: Trace, accuracy: Records, cache: Cache, acting: Acting) -> list[str]:
+def sentences(trace: Trace, accuracy: Sequence[Scored], cache: Cache, acting: Acting) -> list[str]:
     """Return what the figures say, in words."""
     return [
         *_of_cache(trace, cache),
@@ -113,13 +110,13 @@ def _beside(row: Row, lru: Row) -> str:
     return f"{abs(than):.1f} points {'above' if than > 0 else 'below'} LRU"
 
 
-def _of_accuracy(trace: Trace, accuracy: Records) -> list[str]:
+def _of_accuracy(trace: Trace, accuracy: Sequence[Scored]) -> list[str]:
     best = best_of(accuracy)
     if best is None:
         return []
     chance = trace.top_k / trace.n_expert
     return [
-        f"The best predictor scored, {label(best)}, names {percent(best['slot_accuracy'])} of the "
-        f"selected experts before their layer runs, and whole routings {percent(best['exact_rate'])} "
+        f"The best predictor scored, {best.label}, names {percent(best.slot_accuracy)} of the "
+        f"selected experts before their layer runs, and whole routings {percent(best.exact_rate)} "
         f"of the time; guessing at random names {percent(chance)}."
     ]

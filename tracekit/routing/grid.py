@@ -44,7 +44,7 @@ class DecodeGrid:
     @property
     def top_k(self) -> int:
         """Experts of one routing."""
-        return self.experts.shape[2]
+        return int(self.experts.shape[2])
 
 
 def decode_grid(trace: Trace) -> DecodeGrid:
@@ -71,12 +71,12 @@ def decode_grid(trace: Trace) -> DecodeGrid:
 
 
 def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Read the final routing weights of `grid`, that of `trace`: float32 [T, L, k], NaN: unknown."""
+    """Read the final weights of `grid`, the grid of `trace`: float32 [T, L, k], NaN if unknown."""
     return decode_rows(trace, ["weights"])["weights"].reshape(grid.experts.shape)
 
 
 def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid`, that of `trace`, were recorded as dropped, bool [T, L, k]."""
+    """Say which slots of `grid`, the grid of `trace`, were recorded as dropped, bool [T, L, k]."""
     if not trace.has("dropped"):
         return np.zeros(grid.experts.shape, bool)
     dropped: np.ndarray = decode_rows(trace, ["dropped"])["dropped"] == 1

@@ -158,10 +158,10 @@ def sweep(
 def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
     """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
-        result = predict(
+        scored = predict(
             trace, run.predictors, run.horizon, run.named or None, per_layer=False, jobs=jobs
         )
-        return [(result.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), result.notes)]
+        return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
