@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
-from tracekit.cli.output import check_free, to_csv, to_parquet, written_whole
+from tracekit.cli.output import check_file, to_csv, to_parquet, written_whole
 from tracekit.datasets import resolve
 from tracekit.figures import settings
 from tracekit.trace.errors import UsageError
@@ -39,6 +40,7 @@ TraceArgument = Annotated[
         parser=resolve,
         help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
         show_default=False,
+        autocompletion=completion.traces,
     ),
 ]
 
@@ -61,12 +63,17 @@ def plot(
         list[str] | None,
         typer.Option(
             metavar="NAME[,NAME…]",
-            help="Cache policies to draw; recorded is what the engine found.",
+            help="Cache policies to draw; `recorded` is what the engine found.",
+            autocompletion=completion.policies,
         ),
     ] = None,
     predictor: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[,NAME…]", help="Predictors to draw."),
+        typer.Option(
+            metavar="NAME[,NAME…]",
+            help="Predictors to draw.",
+            autocompletion=completion.predictors,
+        ),
     ] = None,
     cache_mib: Annotated[
         list[str] | None,
@@ -110,10 +117,9 @@ def plot(
             f"plot cannot write {output.name!r}; its name must end in one of "
             f"{', '.join('.' + ending for ending in PICTURES + NUMBERS)}."
         )
-    check_free(output, force, [trace])
+    check_file(output, force, [trace])
     console = Console(quiet)
 
-    from tracekit.formats import open_any
     from tracekit.plots import add_caption
 
     choices = Choices(
@@ -129,9 +135,7 @@ def plot(
     for name, option in OPTIONS.items():
         if getattr(choices, name) and name not in drawn.reads:
             raise UsageError(f"plot {kind} takes no {option}; leave it out.")
-    opened = open_any(trace)
-    for sentence in opened.warnings:
-        console.warn(sentence)
+    opened = open_trace(trace, console)
     data = drawn.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     ForceOption,
     FormatOption,
@@ -32,22 +33,28 @@ def predict(
         typer.Option(
             "--predictor",
             metavar="NAME[,NAME…]",
-            help="Predictors to score, or module:Class of your own; all that the trace allows if "
-            "not given.",
+            help="Predictors to score, or module:Class of your own. Default: all that the trace "
+            "has the columns for.",
+            autocompletion=completion.predictors,
         ),
     ] = None,
     horizon: Annotated[
         list[str] | None,
-        typer.Option("--horizon", metavar="N[,N…]", help="MoE layers ahead. Default: 1."),
+        typer.Option(
+            "--horizon", metavar="N[,N…]", help="How many MoE layers ahead to predict. Default: 1."
+        ),
     ] = None,
     named: Annotated[
         list[str] | None,
         typer.Option(
-            "--named", metavar="M[,M…]", help="Recall when M experts are named, besides k."
+            "--named",
+            metavar="M[,M…]",
+            help="Also give the recall when the predictor names M experts instead of k.",
         ),
     ] = None,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="A row for each layer in CSV and Parquet too.")
+        bool,
+        typer.Option("--per-layer", help="Also write a row for each layer to CSV and Parquet."),
     ] = False,
     train: Annotated[
         Path | None,
@@ -55,7 +62,8 @@ def predict(
             "--train",
             metavar="TRACE",
             parser=resolve,
-            help="Learn on this trace; without it, on the turns that are not being scored.",
+            help="Learn on this trace. Default: on the turns that are not being scored.",
+            autocompletion=completion.traces,
         ),
     ] = None,
     param: Annotated[
@@ -63,7 +71,7 @@ def predict(
         typer.Option(
             "--param",
             metavar="NAME.FIELD=VALUE",
-            help="A parameter of a predictor, as layer-lag.lag=12.",
+            help="A parameter of a predictor, for instance layer-lag.lag=12.",
         ),
     ] = None,
     seed: SeedOption = 0,
@@ -74,9 +82,9 @@ def predict(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Score how much of each layer's routing is known before it runs."""
+    """Score how well predictors foresee each layer's routing."""
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, inputs=[trace, train])
+    destination = Output(console, output, format, force, inputs=[trace, train])
     predictors = options.split("--predictor", predictor) if predictor else None
     horizons = options.whole_numbers("--horizon", horizon) if horizon else [1]
     more_named = options.whole_numbers("--named", named) if named else None
@@ -84,9 +92,7 @@ def predict(
     from tracekit.formats import open_any
     from tracekit.scoring import predict as run
 
-    opened = open_any(trace)
-    for warning in opened.warnings:
-        console.warn(warning)
+    opened = open_trace(trace, console)
     with console.progress("predict") as progress:
         result = run(
             opened,
@@ -100,14 +106,11 @@ def predict(
             progress=progress,
         )
     console.detail(f"seed {seed}")
-    if destination.format in ("csv", "parquet"):
-        for note in result.notes:
-            console.note(note)
     destination.write(
         table=result.to_text,
         document=result.to_json,
         records=lambda: records(result.rows, per_layer),
-        console=console,
+        notes=result.notes,
     )
 
 
