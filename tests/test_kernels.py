@@ -84,6 +84,14 @@ WAYS = {
         KERNEL + "from .near import helper" + CALLER.format("helper(x)"),
         {"near.py": HELPER},
     ),
+    "inlined": (
+        KERNEL + "from .near import helper" + CALLER.format("helper(x)"),
+        {
+            "near.py": HELPER.replace("import kernel", "import inlined").replace(
+                "@kernel", "@inlined"
+            )
+        },
+    ),
     "other_name": (
         KERNEL + "from .near import helper as h" + CALLER.format("h(x)"),
         {"near.py": HELPER},

@@ -26,7 +26,7 @@ from numba.core.dispatcher import Dispatcher
 P = ParamSpec("P")
 R = TypeVar("R")
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
-# The digest of each kernel's file as it was when the kernel was imported; None: not readable.
+# The digest of each function's file as it was when the function was imported; None: not readable.
 _digests: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
 
 
@@ -37,13 +37,18 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     none can be written, as in a read-only container, numba itself would refuse; here every process
     compiles again, which takes seconds.
     """
+    python = _remember_file(function)
     compiled = njit(nogil=True)(function)
     if isinstance(compiled, Dispatcher):  # not under NUMBA_DISABLE_JIT
-        python = cast(FunctionType, function)
-        _digests[python] = _digest_of_file(python)
         with suppress(RuntimeError):  # numba found no place to write to
             vars(compiled)["_cache"] = _Cache(python)
     return compiled
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Make `function` a helper of kernels: its code becomes part of each kernel that calls it."""
+    _remember_file(function)
+    return njit(nogil=True, inline="always")(function)
 
 
 class _Cache(FunctionCache):
@@ -144,6 +149,13 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names_in(constant)
+
+
+def _remember_file(function: Callable[..., object]) -> FunctionType:
+    """Note what the file of `function` holds now: the file may change before the first call."""
+    python = cast(FunctionType, function)
+    _digests[python] = _digest_of_file(python)
+    return python
 
 
 def _digest_of_file(function: FunctionType) -> str | None:
