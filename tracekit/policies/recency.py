@@ -11,6 +11,8 @@ numba counts references to its arrays, which costs a quarter of a replay's time.
 cost nothing.
 """
 
+from typing import SupportsIndex
+
 import numpy as np
 
 from tracekit.kernels import inlined
@@ -24,14 +26,14 @@ def empty_lists(n_entries: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @inlined
-def unlink(after: np.ndarray, before: np.ndarray, key: int) -> None:
+def unlink(after: np.ndarray, before: np.ndarray, key: SupportsIndex) -> None:
     """Take `key` out of its list."""
     after[before[key]] = after[key]
     before[after[key]] = before[key]
 
 
 @inlined
-def append(after: np.ndarray, before: np.ndarray, end: int, key: int) -> None:
+def append(after: np.ndarray, before: np.ndarray, end: SupportsIndex, key: SupportsIndex) -> None:
     """Put `key`, which is in no list, at the recent end of the list of `end`."""
     recent = before[end]
     after[recent] = key
@@ -41,15 +43,17 @@ def append(after: np.ndarray, before: np.ndarray, end: int, key: int) -> None:
 
 
 @inlined
-def append_cold(after: np.ndarray, before: np.ndarray, end: int, key: int) -> None:
+def append_cold(
+    after: np.ndarray, before: np.ndarray, end: SupportsIndex, key: SupportsIndex
+) -> None:
     """Put `key`, which is in no list, at the cold end of the list of `end`."""
     append(before, after, end, key)  # backwards, the cold end is the recent one
 
 
 @inlined
-def pop_cold(after: np.ndarray, before: np.ndarray, end: int) -> int:
+def pop_cold(after: np.ndarray, before: np.ndarray, end: SupportsIndex) -> np.int32:
     """Take the coldest entry out of the list of `end`, which is not empty, and return it."""
-    key = after[end]
+    key: np.int32 = after[end]
     after[end] = after[key]
     before[after[key]] = end
     return key

@@ -9,7 +9,7 @@ import numpy as np
 
 from tracekit.analysis.budget import default_budget
 from tracekit.figures import NONE, known, settings
-from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
+from tracekit.policies import POLICIES, Batches, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
@@ -178,7 +178,7 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     room = max(LEAST_VIEWS, VIEW_LOOKUPS // grid.experts.size)
     ordered = sorted(cache.sizes, key=lambda size: size != cache.main)
     # A lossy policy looks other experts up than the trace has; a bound looks up none.
-    runs = [policy for policy in cache.policies if not (policy.lossy or isinstance(policy, Bound))]
+    runs = [policy for policy in cache.policies if not (policy.lossy or policy.gives_limits)]
     wanted = [(policy, size) for size in ordered for policy in runs]
     batches = build_batches(trace) if wanted else None
     shared: dict[tuple[str, int], Batches] = {}
