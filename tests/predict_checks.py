@@ -122,6 +122,15 @@ def changed_turns(*turns):
     return trace_of(repeating(other, inside))
 
 
+@cache
+def altered(column):
+    """The run with the values of one column shuffled, and nothing else changed."""
+    name = {"router_matrix": "matrix"}.get(column, column)
+    values = getattr(run(), name)
+    shuffled = np.random.default_rng(5).permutation(values.ravel()).reshape(values.shape)
+    return trace_of(dataclasses.replace(run(), **{name: shuffled}))
+
+
 def repeating(made: Toy, tokens) -> Toy:
     """Let each layer of those tokens (bool [T]) select what the layer two before it selected."""
     for layer in range(2, N_LAYERS):
@@ -324,7 +333,7 @@ def weights_sum_to_one(subject):
 
 
 def needs_are_declared(subject):
-    """The columns in `needs` are enough, and each of them is necessary."""
+    """The columns in `needs` are enough, each is read, and a trace without it is refused."""
     needs = subject.cls.needs
     assert set(needs) <= set(NEEDED_COLUMNS)
     # Every trace has a column of weights.
@@ -332,6 +341,9 @@ def needs_are_declared(subject):
     assert same(answers(subject), ask(subject, reduced), slice(None), slice(None))
     params = {f"{subject.cls.name}.{name}": value for name, value in subject.params}
     for column in needs:
+        assert not same(answers(subject), ask(subject, altered(column)), slice(None), slice(None))
+        if column == "weights":
+            continue  # every trace has them
         with pytest.raises(MissingDataError) as error:
             predict(trace(drop=(column,)), [subject.cls], params=params)
         assert f"{subject.cls.name} needs the column {column!r}" in str(error.value)

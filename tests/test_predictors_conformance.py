@@ -209,6 +209,12 @@ class UndeclaredColumn(StaleGate):
 
 
 class NeedlessColumn(StaleGate):
+    """It does not read what it needs."""
+
+    needs = (*StaleGate.needs, "logits")
+
+
+class MisspeltColumn(StaleGate):
     """It needs a column that no trace has."""
 
     needs = (*StaleGate.needs, "gate_inputs")
@@ -263,6 +269,7 @@ WRONG = [
     (RanksTheFirstToken, checks.what_is_ranked_is_known),
     (UndeclaredColumn, checks.needs_are_declared),
     (NeedlessColumn, checks.needs_are_declared),
+    (MisspeltColumn, checks.needs_are_declared),
     (WeightsThatAreCounts, checks.weights_sum_to_one),
     (RemembersTheLastLayer, checks.blocks_and_threads_change_nothing),
     (LearnsNothing, checks.only_learned_predictors_depend_on_other_turns),

@@ -210,8 +210,5 @@ class LearnedPredictor(Predictor):
         return ()
 
 
-PREDICTORS: Registry[Predictor] = Registry(
-    "predictor",
-    Predictor,  # type: ignore[type-abstract]  # the registry never makes one of its base
-)
+PREDICTORS: Registry[Predictor] = Registry("predictor", Predictor)
 register = PREDICTORS.register

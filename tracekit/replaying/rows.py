@@ -8,7 +8,6 @@ import numpy as np
 
 from tracekit.figures import MIB, Declared, Figure, Unit, columns_of
 from tracekit.policies.base import Batches, Cell, Limit, Policy
-from tracekit.policies.bound import Bound
 from tracekit.replaying.reads import reads_of
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
@@ -124,7 +123,7 @@ class Row(Totals, Identity):
     @property
     def is_bound(self) -> bool:
         """Whether the figures are proven limits, and no run."""
-        return isinstance(self.replayed, Bound)
+        return self.replayed.gives_limits
 
     @property
     def counter_figures(self) -> tuple[Figure, ...]:
