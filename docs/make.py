@@ -24,7 +24,8 @@ from tracekit.plots.kinds import KINDS
 from tracekit.policies import POLICIES
 from tracekit.predictors import PREDICTORS, LearnedPredictor
 from tracekit.predictors.base import Predictor
-from tracekit.replaying.rows import LayerRow, Row, Validation
+from tracekit.replaying import rows as replayed
+from tracekit.scoring import rows as scored
 
 HERE = Path(__file__).resolve().parent
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"
@@ -98,7 +99,7 @@ def _type_name(annotation: Any) -> str:
 
 def columns(figures: Iterable[Figure], kind: str = "column") -> str:
     """Return the table of declared columns; nothing if there are none."""
-    rows = [(f"`{f.name}`", f.unit.value, "yes" if f.nullable else "no", f.means) for f in figures]
+    rows = [(f"`{f.name}`", f.unit.value, _yes(f.nullable), f.means) for f in figures]
     return table((kind, "unit", "can be null", "meaning"), rows) if rows else ""
 
 
@@ -142,7 +143,7 @@ def predictors() -> str:
                     f"## {cls.name}",
                     f"{cls.summary}",
                     prose(cls),
-                    _what_it_takes(cls),
+                    _facts_of(cls),
                     parameters(cls.Params),
                 ),
             )
@@ -158,15 +159,28 @@ def predictors() -> str:
     )
 
 
-def _what_it_takes(cls: type[Predictor]) -> str:
-    needs = ", ".join(f"`{name}`" for name in cls.needs) or "the selected experts only"
-    facts = [f"needs: {needs}"]
-    facts.append(f"horizon: {'`--horizon` layers ahead' if cls.has_horizon else 'none'}")
+def _facts_of(cls: type[Predictor]) -> str:
+    needs = ", ".join(f"`{name}`" for name in cls.needs) or "only the selected experts"
+    facts = [
+        f"columns that it needs: {needs}",
+        f"layers ahead: {'as `--horizon` says' if cls.has_horizon else 'it has no horizon'}",
+    ]
     if issubclass(cls, LearnedPredictor):
-        where = "on the routings that it is scored on" if cls.in_sample else "on other turns"
-        facts.append(f"learned: {where}")
-    facts.append(f"a policy can act on it: {'yes' if cls.in_time else 'no'}")
+        where = "the routings that it is scored on" if cls.in_sample else "other turns"
+        facts.append(f"learned on {where}")
+    if cls.is_control:
+        facts.append("a control: it must name 100 % of what the model selects")
+    elif cls.knows_answer:
+        facts.append("it has seen what it predicts, so it is never called the best")
+    if cls.is_floor:
+        facts.append("what a guess without any knowledge reaches")
+    facts.append(f"a policy can act on it: {_yes(cls.in_time)}")
+    facts.append(f"scored where no predictor is named: {_yes(cls.by_default)}")
     return "\n".join(f"- {fact}" for fact in facts)
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
 def plots() -> str:
@@ -190,26 +204,44 @@ def plots() -> str:
     )
 
 
-# What a table of results is of, in the order of the page: title, text, and who declares the columns.
+# Results in the order of the page: title, text, and the dataclass that declares the columns.
 RESULTS: tuple[tuple[str, str, type], ...] = (
     (
         "A replay",
         "One row for each policy, its parameters and its budget: `tracekit replay --format csv`, "
         "`results` in JSON, `tracekit.replay(…).frame`. [Counters of policies](policies.md) follow "
         "these columns.",
-        Row,
+        replayed.Row,
     ),
     (
         "A layer of a replay",
         "One row for each MoE layer, with `--per-layer`: after its result in CSV and Parquet, "
         "`layers` in JSON.",
-        LayerRow,
+        replayed.LayerRow,
     ),
     (
         "A validation",
         "With `--validate`: `validation` in JSON, `validation_lookups` and `validation_mismatches` "
         "in CSV and Parquet.",
-        Validation,
+        replayed.Validation,
+    ),
+    (
+        "A prediction",
+        "One row for each predictor and horizon: `tracekit predict --format csv`, `results` in JSON. "
+        "`--named M` adds a number to `recall` and `mass_named`: they are mappings in JSON, and "
+        "columns such as `recall_8` in CSV and Parquet. The interval is `ci95` in JSON.",
+        scored.Row,
+    ),
+    (
+        "A layer of a prediction",
+        "One row for each MoE layer: `layers` in JSON, and with `--per-layer` after its result in "
+        "CSV and Parquet.",
+        scored.LayerRow,
+    ),
+    (
+        "What a predictor learned",
+        "Of predictors that learn: `fit` in JSON, columns such as `fit_rows` in CSV and Parquet.",
+        scored.Fit,
     ),
 )
 

@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import shorten
 from unittest.mock import patch
 
 import pytest
 
 from tracekit.cli import completion, main
+from tracekit.plots.kinds import KINDS
 from tracekit.policies import POLICIES
 from tracekit.predictors import PREDICTORS
 
@@ -59,6 +61,12 @@ def test_the_names_in_the_source_are_those_that_are_registered(package, registry
     assert dict(completion.registered(package)) == {cls.name: cls.summary for cls in registry}
 
 
+def test_the_kinds_of_plot_in_the_source_are_those_that_are_registered():
+    assert dict(completion.kinds("")) == {
+        kind.name: shorten(kind.summary, 60, placeholder="…") for kind in KINDS.values()
+    }
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -79,6 +87,8 @@ def test_the_names_in_the_source_are_those_that_are_registered(package, registry
         (["info", "bundled", ":", "tiny"], ["tiny-moe-64e.trace"]),
         (["info", "bundled:tiny"], [BUNDLED]),
         (["info", "r"], []),  # the shell completes files by itself
+        (["plot", "time"], ["timeline"]),
+        (["plot", "timeline", "bun"], [BUNDLED]),
         (["sweep", "replays/"], ["replays/cliff.toml", "replays/ring.toml"]),
         (["sweep", "replays/ring.toml", "replays/cl"], ["replays/cliff.toml"]),
     ],

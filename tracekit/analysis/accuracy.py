@@ -4,10 +4,12 @@ In: a trace, or the result of `predict` on it. Out: frames that `tracekit.plots`
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from tracekit.arguments import as_list, names_in
+from tracekit.formats import as_trace
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
 from tracekit.scoring import PredictResult, predict
@@ -25,13 +27,17 @@ _INTERVAL = ["ci95_low", "ci95_high"]
 
 
 def accuracy_by_layer(
-    trace: Trace, predictors: Names = None, *, seed: int = 0, jobs: int | None = None
+    trace: Trace | str | Path,
+    predictors: Names = None,
+    *,
+    seed: int = 0,
+    jobs: int | None = None,
 ) -> pd.DataFrame:
     """Slot accuracy of each predictor at each MoE layer, one layer ahead.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         Names, or ``module:Class``; `BY_LAYER` by default, as far as the trace carries what they
         need: ``attrs["notes"]`` of the frame says which were left out and why.
@@ -52,6 +58,7 @@ def accuracy_by_layer(
     TraceError
         A predictor that was named needs what the trace does not have; no decoded token.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_LAYER)
     return _noted(layers_scored(predict(trace, chosen, seed=seed, jobs=jobs)), notes)
 
@@ -63,7 +70,7 @@ def layers_scored(result: PredictResult) -> pd.DataFrame:
 
 
 def accuracy_by_horizon(
-    trace: Trace,
+    trace: Trace | str | Path,
     predictors: Names = None,
     horizon: int | Sequence[int] | None = None,
     *,
@@ -74,7 +81,7 @@ def accuracy_by_horizon(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         As for `accuracy_by_layer`; `BY_HORIZON` by default.
     horizon : int or sequence of int, optional
@@ -97,6 +104,7 @@ def accuracy_by_horizon(
     UsageError
         A horizon past the model.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_HORIZON)
     if not any(PREDICTORS.find(name).has_horizon for name in chosen):
         chosen = ["stale-gate"]  # so that the error says what it lacks
@@ -108,7 +116,7 @@ def accuracy_by_horizon(
 
 
 def recall_by_named(
-    trace: Trace,
+    trace: Trace | str | Path,
     predictors: Names = None,
     named: int | Sequence[int] | None = None,
     *,
@@ -119,7 +127,7 @@ def recall_by_named(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         As for `accuracy_by_layer`; `BY_NAMED` by default.
     named : int or sequence of int, optional
@@ -141,6 +149,7 @@ def recall_by_named(
     UsageError
         More experts to name than the model has.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_NAMED)
     named = named_by_default(trace) if named is None else as_list(named)
     result = predict(trace, chosen, named=named, per_layer=False, seed=seed, jobs=jobs)

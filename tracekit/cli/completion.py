@@ -140,6 +140,27 @@ def policies_and_predictors(incomplete: str) -> Choices:
     return _in_list([*registered("policies"), *registered("predictors")], incomplete)
 
 
+def kinds(incomplete: str) -> Choices:
+    """Complete a kind of plot."""
+    return _matching(_kinds_of_plot(), incomplete)
+
+
+def _kinds_of_plot() -> Iterator[tuple[str, str]]:
+    """Give the name and the summary of each kind that a file of ``plots`` registers."""
+    for path in sorted((_PACKAGE / "plots").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            match node:
+                case ast.Call(
+                    func=ast.Name(id="register"),
+                    args=[
+                        ast.Constant(value=str() as name),
+                        ast.Constant(value=str() as summary),
+                        *_,
+                    ],
+                ):
+                    yield name, summary
+
+
 def traces(incomplete: str) -> Choices:
     """Complete a trace: a file, or one that comes with tracekit."""
     bundled = (datasets.PREFIX + name for name in datasets.names() if name.endswith(".trace"))

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -31,7 +31,13 @@ OPTIONS = {
 }
 
 KindArgument = Annotated[
-    str | None, typer.Argument(metavar="KIND", help="What to draw; see --list.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="KIND",
+        help="What to draw; see --list.",
+        show_default=False,
+        autocompletion=completion.kinds,
+    ),
 ]
 TraceArgument = Annotated[
     Path | None,
@@ -104,11 +110,11 @@ def plot(
         return
     if kind is None or trace is None:
         raise UsageError("plot needs a KIND and a TRACE; `tracekit plot --list` names the kinds.")
-    from tracekit.plots.kinds import KINDS, Choices, caption, find_kind
+    from tracekit.plots.kinds import KINDS, Choices, find_kind
 
     if kind not in KINDS and str(trace) in KINDS:
         raise UsageError(f"The kind comes first: tracekit plot {trace} {kind}.")
-    drawn = find_kind(kind)
+    chosen = find_kind(kind)
     if output is None:
         raise UsageError(f"plot needs a file to draw into, for instance -o {kind}.png.")
     form = output.suffix.removeprefix(".").lower()
@@ -120,7 +126,7 @@ def plot(
     check_file(output, force, [trace])
     console = Console(quiet)
 
-    from tracekit.plots import add_caption
+    from tracekit.plots import add_caption, caption
 
     choices = Choices(
         policies=options.split("--policy", policy) if policy else None,
@@ -133,17 +139,18 @@ def plot(
         jobs=jobs,
     )
     for name, option in OPTIONS.items():
-        if getattr(choices, name) and name not in drawn.reads:
+        if getattr(choices, name) and name not in chosen.reads:
             raise UsageError(f"plot {kind} takes no {option}; leave it out.")
     opened = open_trace(trace, console)
-    data = drawn.compute(opened, choices)
+    data = chosen.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)
     with written_whole(output) as work:
         if form in PICTURES:
-            axes = drawn.draw(data)
+            axes = chosen.draw(data)
             add_caption(axes, caption(opened))
-            _save(axes.figure, work, form, dpi)
+            # A plot that was given no Axes made a whole figure for itself.
+            _save(cast("Figure", axes.figure), work, form, dpi)
         else:
             records = _records(data)
             work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
@@ -151,10 +158,12 @@ def plot(
 
 
 def _records(data: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return the rows of a frame; the parameters of a policy as text, ``seed=0``."""
+    """Return the rows of a frame; the parameters of a policy as text, ``seed=0``, and no label."""
+    data = data.drop(columns="label", errors="ignore")
     if "params" in data:
         data = data.assign(params=data["params"].map(settings))
-    return data.astype(object).where(data.notna(), None).to_dict("records")
+    records: list[dict[str, Any]] = data.astype(object).where(data.notna(), None).to_dict("records")
+    return records
 
 
 def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:

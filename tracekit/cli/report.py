@@ -58,7 +58,7 @@ def report(
     """
     console = Console(quiet)
     check_file(output, force, [trace])
-    chosen = {"policies": options.split("--policy", policy)} if policy else {}
+    policies = options.split("--policy", policy) if policy else None
 
     from tracekit.report import build_report
 
@@ -66,12 +66,12 @@ def report(
     with console.progress("report") as update:
         page = build_report(
             opened,
+            policies=policies,
             predictors=options.split("--predictor", predictor) if predictor else None,
             cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
             seed=seed,
             jobs=jobs,
             progress=update,
-            **chosen,
         )
     with written_whole(output) as work:
         work.write_text(page, encoding="utf-8", errors="backslashreplace")

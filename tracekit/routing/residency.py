@@ -30,6 +30,12 @@ def recorded_states(trace: Trace) -> np.ndarray:
     return states
 
 
+def recorded_decode_states(trace: Trace) -> np.ndarray:
+    """Return `recorded_states` of the decode routings only."""
+    decode: np.ndarray = recorded_states(trace)[trace.routing(["phase"])["phase"] == DECODE]
+    return decode
+
+
 def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
     """Return the lookups and hit rates that the engine recorded, None without residency.
 

@@ -5,15 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tracekit.display import draw
 from tracekit.figures import Unit
 from tracekit.scoring import text as texts
 from tracekit.scoring.rows import LAYER_COLUMNS, Row
 from tracekit.stats.bootstrap import Bootstrap
+from tracekit.table import Part, as_html, as_text
 from tracekit.trace import Trace, provenance
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,8 +162,18 @@ class PredictResult:
         """Return what the figures say, in plain sentences; a control below 100 % comes first."""
         return texts.sentences(self.rows)
 
+    def plot(self, *, ax: "Axes | None" = None, **style: Any) -> "Axes":
+        """Draw the accuracy by layer; as `tracekit.plots.plot_predictability`, see there."""
+        return draw(self, ax=ax, **style)
+
     def to_text(self) -> str:
         """Return the whole report."""
-        return texts.report_text(
+        return as_text(self._parts())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._parts())
+
+    def _parts(self) -> list[Part]:
+        return texts.report_parts(
             self.rows, self.n_tokens, self.config["named"], self.top_k, self.notes
         )

@@ -1,12 +1,16 @@
 """The accuracy report as text: rows in, sentences and tables out."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from tracekit.figures import counted, first_of
 from tracekit.figures import percent as percent_of
 from tracekit.predictors import PREDICTORS
 from tracekit.scoring.rows import Row, label_of
 from tracekit.scoring.training import Entry
+from tracekit.table import Column, Part, Table
+
+Cells = Sequence[str]  # one line of a table
 
 
 def percent(rate: float | None) -> str:
@@ -170,42 +174,41 @@ def denominators(rows: Sequence[Row]) -> str:
     return "scored:\n" + "\n".join(lines)
 
 
-def layer_table(rows: Sequence[Row], n_tokens: int) -> str:
+def layer_table(rows: Sequence[Row], n_tokens: int) -> Table[Cells]:
     """Return slot accuracy by layer in percent; ``-`` where nothing was scored."""
     lines = [["layer", *(row.short_label for row in rows), "tokens"]]
     for layers in zip(*(row.layers for row in rows), strict=True):
         cells = [percent(layer.slot_accuracy) for layer in layers]
         lines.append([str(layers[0].layer), *cells, str(n_tokens)])
-    return _aligned(lines)
+    return _table(lines)
 
 
-def named_table(rows: Sequence[Row], named: Sequence[int]) -> str:
+def named_table(rows: Sequence[Row], named: Sequence[int]) -> Table[Cells]:
     """Return recall and gate mass in percent by how many experts are named."""
     lines = [["named", *(f"{m}" for m in named), *(f"mass {m}" for m in named)]]
     for row in rows:
         recalls = [percent(row.recall[m]) for m in named]
         lines.append([row.short_label, *recalls, *(percent(row.mass_named[m]) for m in named)])
-    return _aligned(lines)
+    return _table(lines)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  " + "  ".join(cell.rjust(w) for cell, w in zip(line, widths, strict=True))
-        for line in lines
-    )
+def _table(lines: Sequence[Cells]) -> Table[Cells]:
+    """Make a table of lines of cells; the first line has the headers."""
+    headers, *rows = lines
+    columns = [Column[Cells](header, itemgetter(i)) for i, header in enumerate(headers)]
+    return Table(columns, rows, indent=2)
 
 
-def report_text(
+def report_parts(
     rows: Sequence[Row],
     n_tokens: int,
     named: Sequence[int],
     top_k: int,
     notes: Sequence[str],
-) -> str:
-    """Return the whole report."""
+) -> list[Part]:
+    """Return the whole report, as texts and tables."""
     warned = alarm(rows)
-    parts = [
+    parts: list[Part] = [
         *warned,
         headline(rows) + "\n(slot accuracy: selected experts named; in parentheses, whole "
         "routings)",
@@ -219,4 +222,4 @@ def report_text(
     parts.append("\n".join(s for s in sentences(rows) if s not in warned))
     if notes:
         parts.append("\n".join(notes))
-    return "\n\n".join(parts)
+    return parts
