@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.trace import ModelFacts, Trace, TraceFacts
-from tracekit.trace.schema import layers_schema, routing_schema
+from tracekit.trace.columns import to_table
+from tracekit.trace.schema import routing_schema
+from tracekit.trace.writer import layers_table
 
 
 @dataclass(frozen=True)
@@ -52,41 +53,23 @@ def make_trace(
         np.uint16,
     )
     drawn = -np.sort(-rng.random((len(rows), top_k)), axis=1).astype(np.float32)
-    columns = dict(
-        zip(("turn", "pass", "phase", "step", "layer"), zip(*rows, strict=True), strict=True)
-    )
-    schema = routing_schema(top_k)
-    lists = {
+    places = np.array(rows).reshape(len(rows), 5).T
+    weights = drawn if weights is None else weights
+    columns = {
+        **dict(zip(("turn", "pass", "phase", "step", "layer"), places, strict=True)),
         "experts": experts,
-        "weights": drawn if weights is None else weights,
+        "weights": weights,
         "residency": residency,
         "dropped": dropped,
     }
-    arrays = []
-    for field in schema:
-        if field.name in columns:
-            arrays.append(pa.array(columns[field.name], field.type))
-        elif lists[field.name] is None:
-            arrays.append(pa.nulls(len(rows), field.type))
-        else:
-            values = lists[field.name]
-            mask = np.isnan(values).ravel() if field.name == "weights" else None
-            flat = pa.array(values.ravel(), field.type.value_type, mask=mask)
-            arrays.append(pa.FixedSizeListArray.from_arrays(flat, top_k))
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    sizes = [1000 + 500 * (layer % 2) for layer in layers]
-    layer_rows = {"layer": list(layers), "expert_bytes": sizes}
-    nulls = {
-        field.name: pa.nulls(len(layers), field.type)
-        for field in layers_schema()
-        if field.name not in layer_rows
-    }
+    table = to_table(columns, routing_schema(top_k), len(rows), {"weights": ~np.isnan(weights)})
+    sizes = [{"layer": layer, "expert_bytes": 1000 + 500 * (layer % 2)} for layer in layers]
     facts = TraceFacts(
         model=ModelFacts("test", "test", max(layers) + 1, n_expert, top_k),
         source="synthetic",
         complete=True,
     )
-    return Trace.from_tables(facts, pa.table({**layer_rows, **nulls}).cast(layers_schema()), table)
+    return Trace.from_tables(facts, layers_table(sizes), table)
 
 
 def routings(trace: Trace) -> list[Routing]:

@@ -123,7 +123,7 @@ def test_several_parameters_of_a_policy_are_several_curves():
     frame = analysis.hit_rate_curves(
         make_trace(), ["random"], [5000], params={"random.seed": [1, 2]}
     )
-    assert list(frame["params"]) == ["seed=1", "seed=2"]
+    assert list(frame["params"]) == [{"seed": 1}, {"seed": 2}]
 
 
 @pytest.mark.parametrize("policy", ["lru", "layer-lru", "belady", "drop-cold"])

@@ -39,7 +39,7 @@ def test_the_numbers_behind_a_picture(trace, tmp_path):
     assert (
         run("plot", "timeline", trace, "-o", out, "--policy", "lfu", "--cache-mib", "3").code == 0
     )
-    expected = analysis.residency_timeline(open_any(trace), "lfu", 3 << 20)
+    expected = analysis.residency_timeline(open_any(trace), "lfu", 3 << 20).assign(params="")
     read = pd.read_csv(out, keep_default_na=False)
     pd.testing.assert_frame_equal(read, expected, check_dtype=False)
     out = tmp_path / "x.parquet"

@@ -126,17 +126,20 @@ ONES, SIZES = np.ones(6, np.int32), np.ones(6, np.int64)
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (None, "is wrong: its simulate() returned None where a list of 1 cells is due"),
-        ([], "returned 0 cells where a list of 1 cells is due, one a budget."),
-        ([7], "returned 7 where a Cell is due."),
-        ([Cell(1, ONES, SIZES)], "returned a cell of 1 bytes where one of 2 is due."),
-        ([Cell(2, ONES[:3], SIZES)], "returned hits of shape (3,) where one for each of 6 batches"),
+        (None, "is wrong: its simulate() returned None instead of a list of 1 cells"),
+        ([], "returned 0 cells instead of a list of 1 cells, one for each budget."),
+        ([7], "returned 7 instead of a Cell."),
+        ([Cell(1, ONES, SIZES)], "returned a cell of 1 bytes for a budget of 2."),
+        (
+            [Cell(2, ONES[:3], SIZES)],
+            "returned hits of shape (3,) instead of one number for each of 6 batches",
+        ),
         (
             [Cell(2, ONES, SIZES, hit=ONES[:3] > 0)],
-            "returned hit of shape (3,) where one for each of 6 lookups is due.",
+            "returned hit of shape (3,) instead of one number for each of 6 lookups.",
         ),
-        ([Cell(2, [1] * 6, SIZES)], "returned hits that are no array of numbers."),
-        ([Cell(2, ONES, None)], "returned resident_bytes that are no array of numbers."),
+        ([Cell(2, [1] * 6, SIZES)], "returned hits that are not an array of numbers."),
+        ([Cell(2, ONES, None)], "returned resident_bytes that are not an array of numbers."),
         ([Cell(2, np.nan * ONES, SIZES)], "returned nan hits of 1 lookups for batch 0."),
         ([Cell(2, 2 * ONES, SIZES)], "returned 2 hits of 1 lookups for batch 0."),
         ([Cell(2, -ONES, SIZES)], "returned -1 hits of 1 lookups for batch 0."),

@@ -227,7 +227,8 @@ def test_frames_have_one_row_each_and_nulls_where_there_is_no_figure():
     result = replay(TRACE, ["random", "layer-lru", "bound"], cache_mib=[2, 6], per_layer=True)
     frame = result.frame
     assert len(frame) == 6
-    assert frame["params"].tolist()[:2] == ["seed=0"] * 2
+    assert frame["params"].tolist()[:2] == [{"seed": 0}] * 2
+    assert frame["label"].tolist()[:3] == ["random seed=0", "random seed=0", "layer-lru"]
     assert frame["hits"].dtype == "Int64"
     assert frame["over_budget"].isna().tolist() == [False] * 4 + [True] * 2
     assert np.isnan(frame["gap_to_bound"]).tolist()[4:] == [True, True]
@@ -329,12 +330,12 @@ def test_how_long_flash_is_busy():
         replay(TRACE, "lru", flash_mib_s=math.nan)
 
 
-def test_a_learned_guess_of_half_the_tokens_is_said():
+def test_a_note_says_that_a_learned_guess_is_of_half_the_tokens():
     trace = synthesize(n_layer=4, n_tokens=40)
     params = {"retention.predictor": ["layer-lag", "layer-lag@lag=2", "prev-token"]}
     result = replay(trace, "retention", cache_fraction=0.5, params=params)
-    (said,) = [note for note in result.notes if "acts on" in note]
-    assert said.startswith("retention acts on layer-lag for 50 % of the decoded tokens only")
+    (note,) = [note for note in result.notes if "acts on" in note]
+    assert note.startswith("retention acts on layer-lag for only 50 % of the decoded tokens")
 
 
 def test_what_a_trace_cannot_run_is_left_out():

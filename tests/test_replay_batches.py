@@ -75,7 +75,7 @@ def test_figures_of_the_bank_and_the_cycle():
     assert batches.step.tolist() == [1, 1, 2, 2]
 
 
-def test_settled_batches_come_after_the_first_decoded_token_of_each_turn():
+def test_later_batches_come_after_the_first_decoded_token_of_each_turn():
     token = {1: [(0, 1)], 3: [(0, 1)]}
     run = Run(
         sizes={1: 1, 3: 1},
@@ -90,8 +90,8 @@ def test_settled_batches_come_after_the_first_decoded_token_of_each_turn():
             (2, False, 0, token),
         ),
     )
-    settled = build_batches(run.trace()).settled
-    assert settled.tolist() == [False] * 4 + [True] * 2 + [False] * 2 + [True] * 2 + [False] * 2
+    later = build_batches(run.trace()).after_first_decode
+    assert later.tolist() == [False] * 4 + [True] * 2 + [False] * 2 + [True] * 2 + [False] * 2
 
 
 def test_an_unknown_expert_size_is_refused():

@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 from cli_helpers import csv_lines, write_csv
 
+from tracekit.figures import Figure, Unit
 from tracekit.formats import open_any
+from tracekit.policies import Policy, load_policy
 from tracekit.replaying import ReplayResult
+from tracekit.replaying.rows import LAYER_COLUMNS, LayerRow, Row
 
 MIB = 1 << 20
 PLAIN = {
-    "params": {},
-    "under_token_cycle": False,
     "lookups": 1000,
     "hits": 500,
     "hit_rate_cumulative": 0.5,
@@ -21,6 +22,7 @@ PLAIN = {
     "read_bytes": 700 * MIB,
     "read_bytes_decode": 500 * MIB,
     "gap_to_bound": 0.1,
+    "gap_to_bound_decode": 0.15,
     "peak_resident_bytes": 9 * MIB,
     "peak_resident_bytes_decode": 8 * MIB,
     "over_budget": False,
@@ -31,11 +33,26 @@ BOUND = {
     "hit_rate_cumulative": 0.6,
     "hit_rate_decode": 0.75,
     "gap_to_bound": None,
+    "gap_to_bound_decode": None,
     "peak_resident_bytes": None,
     "peak_resident_bytes_decode": None,
     "over_budget": None,
     "over_budget_decode": None,
 }
+
+
+def row(policy, cache_mib=10, figures=PLAIN, params=None, **changes):
+    replayed = load_policy(policy, params)
+    return Row(
+        policy=policy,
+        params=dataclasses.asdict(replayed.params),
+        cache_bytes=round(cache_mib * MIB),
+        cache_mib=cache_mib,
+        under_token_cycle=cache_mib < 5,
+        replayed=replayed,
+        **{**figures, **changes},
+    )
+
 
 WHOLE = """\
 small.csv: small, 2 MoE layers × 8 experts, 2 used per token and layer
@@ -70,42 +87,38 @@ def trace(tmp_path):
     return opened
 
 
-def text_of(trace, *records, per_layer=False, notes=()):
-    sized = [{**r, "cache_bytes": round(r["cache_mib"] * MIB)} for r in records]
-    return ReplayResult(sized, {"per_layer": per_layer}, list(notes), trace).to_text()
+def text_of(trace, *rows, per_layer=False, notes=()):
+    config = {"per_layer": per_layer, "flash_mib_s": None}
+    return ReplayResult(list(rows), config, list(notes), trace).to_text()
 
 
 def test_the_whole_text(trace):
     text = text_of(
         trace,
-        {**PLAIN, "policy": "lru", "cache_mib": 10},
-        {
-            **PLAIN,
-            **{"policy": "layer-lru", "cache_mib": 2.5, "under_token_cycle": True},
-            **{"gap_to_bound": None, "over_budget": True},
-        },
-        {**BOUND, "policy": "bound", "cache_mib": 10},
-        {**PLAIN, "policy": "random", "params": {"seed": 0}, "cache_mib": 10},
-        {**PLAIN, "policy": "belady", "cache_mib": 10, "hit_rate_decode": None},
+        row("lru"),
+        row("layer-lru", 2.5, gap_to_bound=None, over_budget=True, kept_to_budget=False),
+        row("bound", figures=BOUND),
+        row("random"),
+        row("belady", hit_rate_decode=None),
         notes=["A note."],
     )
     assert f"{text}\n" == WHOLE
 
 
 def test_what_varies_names_a_row_and_counters_have_tables_of_their_own(trace):
-    dropping = {**PLAIN, "policy": "drop-cold", "cache_mib": 10, "lookups_decode": 700}
     counters = {"dropped": 100, "saved_bytes": 3 * MIB, "mass_lost": 0.0946}
+    dropping = {**PLAIN, "lookups_decode": 700}
     text = text_of(
         trace,
-        {**PLAIN, "policy": "lru", "cache_mib": 10},
-        {**dropping, "params": {"frac": 0.5, "static": False}, **counters},
-        {**dropping, "params": {"frac": 1.0, "static": False}, **counters, "mass_lost": None},
-        {**PLAIN, "policy": "retention", "params": {"horizon": 2}, "cache_mib": 10, "promoted": 7},
+        row("lru"),
+        row("drop-cold", figures=dropping, params={"frac": 0.5}, counters=counters),
+        row("drop-cold", figures=dropping, counters={**counters, "mass_lost": None}),
+        row("retention", counters={"promoted": 7}),
     )
     head, figures, dropped, promoted = text.split("\n\n")[:4]
     assert "expert lookups" not in head
     rows = [line.split() for line in figures.split("\n")[-4:]]
-    assert [row[-10:-8] for row in rows] == [
+    assert [cells[-10:-8] for cells in rows] == [
         ["800", "1000"],
         ["700", "1000"],
         ["700", "1000"],
@@ -126,24 +139,63 @@ def test_what_varies_names_a_row_and_counters_have_tables_of_their_own(trace):
 
 
 def test_no_difference_has_no_sign(trace):
-    rates = {"lru": 0.46, "ring": 0.46001, "lfu": 0.45999, "random": 0.4599}
-    figures = text_of(
-        trace,
-        *({**PLAIN, "policy": n, "cache_mib": 10, "hit_rate_decode": r} for n, r in rates.items()),
-    ).split("\n\n")[1]
-    rows = [line.split() for line in figures.split("\n")[-4:]]
-    assert [row[4] for row in rows] == ["-", "0.00", "0.00", "-0.01"]
+    rates = {"lru": 0.46, "ring": 0.46001, "lfu": 0.45999, "belady": 0.4599}
+    rows = [row(name, hit_rate_decode=rate) for name, rate in rates.items()]
+    lines = text_of(trace, *rows).split("\n\n")[1].split("\n")[-4:]
+    assert [line.split()[4] for line in lines] == ["-", "0.00", "0.00", "-0.01"]
+
+
+def test_what_overran_in_the_prompt_only_is_compared_with_a_mark(trace):
+    """Its decode hits are of the same lookups at the same budget as those of LRU."""
+    in_prompt = {"over_budget": True, "kept_to_budget": False, "gap_to_bound": None}
+    rows = [
+        row("lru"),
+        row("layer-lfu", hit_rate_decode=0.55, **in_prompt),
+        row("layer-lru", hit_rate_decode=0.55, kept_to_budget_decode=False, **in_prompt),
+    ]
+    lines = text_of(trace, *rows).split("\n\n")[1].split("\n")[-3:]
+    assert [line.split()[4] for line in lines] == ["-", "-5.00*", "-"]
+
+
+def test_a_policy_of_ones_own_that_reads_ahead_is_compared_whatever_it_counts(trace):
+    class Eager(Policy):
+        name = "eager"
+        summary = "reads ahead"
+        speculative = True
+        counters = (Figure("luck", Unit.FRACTION, "how often it was lucky"),)
+
+        def simulate(self, batches, budgets, per_lookup=False):
+            raise NotImplementedError
+
+    eager = dataclasses.replace(
+        row("lru", hit_rate_decode=0.7, gap_to_bound=None),
+        policy="eager",
+        replayed=Eager(),
+        counters={"luck": 0.5, "guesses": 3},
+    )
+    figures, counters = text_of(trace, row("lru"), eager).split("\n\n")[1:3]
+    assert figures.split("\n")[-1].split()[4] == "+10.00"
+    assert counters.split("\n") == [
+        "        cache   luck",
+        "policy   MiB       %  guesses",
+        "eager     10   50.00        3",
+    ]
 
 
 def test_layers_are_a_matrix_for_each_size(trace):
     def layers(*rates):
-        return [{"layer": i, "hit_rate_decode": rate} for i, rate in enumerate(rates)]
+        names = [figure.name for figure in LAYER_COLUMNS]
+        empty = dict.fromkeys(names)
+        return tuple(
+            LayerRow(**empty | {"layer": i, "hit_rate_decode": rate})
+            for i, rate in enumerate(rates)
+        )
 
     text = text_of(
         trace,
-        {**PLAIN, "policy": "lru", "cache_mib": 10, "layers": layers(0.5, None)},
-        {**PLAIN, "policy": "lfu", "cache_mib": 10, "layers": layers(0.25, 1.0)},
-        {**BOUND, "policy": "bound", "cache_mib": 10, "layers": layers(None, None)},
+        row("lru", layers=layers(0.5, None)),
+        row("lfu", layers=layers(0.25, 1.0)),
+        row("bound", figures=BOUND, layers=layers(None, None)),
         per_layer=True,
     )
     assert text.split("\n\n")[2].split("\n") == [
@@ -156,6 +208,4 @@ def test_layers_are_a_matrix_for_each_size(trace):
 
 def test_an_incomplete_trace_is_marked(trace):
     trace.facts = dataclasses.replace(trace.facts, complete=False)
-    assert text_of(trace, {**PLAIN, "policy": "lru", "cache_mib": 1}).startswith(
-        "small.csv (incomplete): small, "
-    )
+    assert text_of(trace, row("lru", 1)).startswith("small.csv (incomplete): small, ")

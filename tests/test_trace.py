@@ -11,7 +11,7 @@ import pytest
 import trace_recorder
 
 from tracekit.trace import Trace, TraceError, describe, synthesize, write_trace
-from tracekit.trace.encode import GROUP_BYTES, group_ends
+from tracekit.trace.passes import GROUP_BYTES, group_ends
 from tracekit.trace.schema import DECODE, PREFILL, ROUTING_FILE
 
 
@@ -30,7 +30,7 @@ def on_disk(rich, tmp_path_factory):
     return path
 
 
-def test_what_is_written_is_read(rich, on_disk):
+def test_a_written_trace_is_read_again(rich, on_disk):
     opened = Trace.open(on_disk)
     columns = [
         "turn", "pass", "phase", "step", "layer", "experts", "weights", "residency", "dropped",
@@ -62,7 +62,7 @@ def test_sizes(on_disk):
     assert trace.expert_bytes.dtype == np.int64
 
 
-def test_a_column_is_known_to_hold_values_or_not(on_disk):
+def test_a_trace_says_which_columns_have_values(on_disk):
     trace = Trace.open(on_disk)
     assert [c for c in ("experts", "weights", "logits", "gate_input") if not trace.has(c)] == []
     assert [c for c in ("residency", "dropped", "nonsense") if trace.has(c)] == []
@@ -70,7 +70,7 @@ def test_a_column_is_known_to_hold_values_or_not(on_disk):
     assert not trace.has_steps("wall_ms")
 
 
-def test_nulls_have_their_stand_ins(on_disk):
+def test_nulls_are_read_as_nan_and_special_numbers(on_disk):
     trace = Trace.open(on_disk)
     assert (trace.routing(["residency"])["residency"] == 255).all()
     steps = trace.steps(["wall_ms", "read_bytes", "hits", "piece", "token"])
@@ -83,14 +83,14 @@ def test_nulls_have_their_stand_ins(on_disk):
 
 def test_single_unknown_weights_are_nan():
     trace = synthesize(1, 4, 2, 3)
-    table = trace.rows(ROUTING_FILE).read(trace.rows(ROUTING_FILE).schema.names)
+    table = trace.table(ROUTING_FILE)
     weights = pa.array([[0.5, None], None, [0.25, 0.75]], pa.list_(pa.float32(), 2))
     table = table.set_column(table.schema.get_field_index("weights"), "weights", weights)
     read = Trace.from_tables(trace.facts, trace.layers, table).routing(["weights"])["weights"]
     np.testing.assert_array_equal(read, np.float32([[0.5, np.nan], [np.nan] * 2, [0.25, 0.75]]))
 
 
-def test_blocks_join_to_the_whole_and_keep_decode_passes(on_disk, tmp_path):
+def test_blocks_cover_all_rows_and_never_cut_a_decode_pass(on_disk, tmp_path):
     # Row groups of 4 rows, as a foreign tool may write them, cut through the passes of 3 rows.
     table = pq.read_table(on_disk / ROUTING_FILE)
     ragged = tmp_path / "ragged.trace"
@@ -141,7 +141,7 @@ def test_layer_arrays(rich, on_disk):
 
 
 def test_half_precision_gate_inputs_come_as_float32(rich):
-    table = rich.rows(ROUTING_FILE).read(rich.rows(ROUTING_FILE).schema.names)
+    table = rich.table(ROUTING_FILE)
     values = rich.routing(["gate_input"])["gate_input"].astype(np.float16)
     half = pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), 16)
     at = table.schema.get_field_index("gate_input")
@@ -155,17 +155,17 @@ def test_a_layer_with_experts_that_never_ran_is_no_moe_layer(rich):
     layers = rich.layers.to_pylist()
     layers[0]["expert_bytes"] = 999
     table = pa.Table.from_pylist(layers, rich.layers.schema)
-    whole = rich.rows(ROUTING_FILE).read(rich.rows(ROUTING_FILE).schema.names)
+    whole = rich.table(ROUTING_FILE)
     assert Trace.from_tables(rich.facts, table, whole).moe_layers.tolist() == [2, 3, 4]
 
 
-def test_a_column_that_is_not_there_is_named(on_disk):
+def test_a_missing_column_is_named(on_disk):
     with pytest.raises(TraceError, match=r"no column 'gates' in its routings; it has: turn, pass"):
         Trace.open(on_disk).routing(["gates"])
 
 
 def test_steps_follow_from_the_routings(rich):
-    table = rich.rows(ROUTING_FILE).read(rich.rows(ROUTING_FILE).schema.names)
+    table = rich.table(ROUTING_FILE)
     derived = Trace.from_tables(rich.facts, rich.layers, table)
     place = ["turn", "pass", "step", "phase"]
     for name, values in derived.steps(place).items():
@@ -181,7 +181,6 @@ def test_description(on_disk):
     assert (figures["routings_prefill"], figures["routings_decode"]) == (39, 90)
     assert (figures["expert_bytes_min"], figures["expert_bytes_max"]) == (100, 300)
     assert (figures["bank_bytes"], figures["token_cycle_bytes"]) == (4800, 1200)
-    assert figures["recorded_hit_rate_decode"] is None
     assert "gate_input" in figures["columns"][ROUTING_FILE]
 
 
@@ -213,7 +212,7 @@ sys.exit(f"imported {{heavy}}" if heavy else 0)
     assert done.returncode == 0, done.stderr
 
 
-def test_what_a_trace_keeps_cannot_be_changed_through_what_it_gave(tmp_path):
+def test_arrays_that_a_trace_keeps_are_read_only(tmp_path):
     write_trace(synthesize(2, 8, 2, 6), tmp_path / "run.trace")
     table = pq.read_table(tmp_path / "run.trace" / "routing.parquet")
     pq.write_table(table, tmp_path / "run.trace" / "routing.parquet", row_group_size=5)

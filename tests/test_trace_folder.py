@@ -1,4 +1,4 @@
-"""Where a trace is written: what is there stays or gives way, and two writers do not meet."""
+"""Where a trace is written: what exists there is kept or replaced, and two writers do not collide."""
 
 import fcntl
 import multiprocessing
@@ -23,7 +23,7 @@ def path(tmp_path) -> Path:
     return tmp_path / "run.trace"
 
 
-def test_what_exists_is_refused_and_kept(path):
+def test_an_existing_trace_is_refused_and_kept(path):
     write_trace(synthesize(seed=1), path)
     digest = Trace.open(path).digest
     for attempt in (lambda: write_trace(synthesize(seed=2), path), lambda: writer_for(path)):
@@ -35,7 +35,7 @@ def test_what_exists_is_refused_and_kept(path):
     assert Trace.open(path).digest == digest
 
 
-def test_forced_the_old_trace_stays_until_the_new_one_has_a_part(path):
+def test_with_force_the_old_trace_stays_until_the_new_one_has_a_part(path):
     write_trace(synthesize(seed=1), path)
     old = Trace.open(path).digest
     with writer_for(path, force=True, flush_ms=1e9) as writer:
@@ -48,7 +48,7 @@ def test_forced_the_old_trace_stays_until_the_new_one_has_a_part(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_forced_a_trace_replaces_itself(path):
+def test_with_force_a_trace_replaces_itself(path):
     write_trace(synthesize(seed=1), path)
     trace = Trace.open(path)
     write_trace(trace, path, force=True)
@@ -66,7 +66,7 @@ def test_a_directory_that_is_no_trace_is_never_overwritten(path, force):
     assert (path / "thesis.tex").read_text() == "years of work"
 
 
-def test_forced_a_file_stays(path):
+def test_with_force_a_file_stays(path):
     path.write_text("years of work")
     with pytest.raises(UsageError, match="is a file and no trace; it is not overwritten"):
         write_trace(synthesize(), path, force=True)
@@ -74,7 +74,7 @@ def test_forced_a_file_stays(path):
 
 
 @pytest.mark.parametrize("facts", ['{"mentions": "tracekit.trace/1"}', "tracekit.trace/1", "[1]"])
-def test_forced_what_only_mentions_traces_stays(path, facts):
+def test_with_force_a_directory_that_only_mentions_traces_stays(path, facts):
     path.mkdir()
     (path / "trace.json").write_text(facts)
     with pytest.raises(UsageError, match="is a directory but no trace"):
@@ -82,7 +82,7 @@ def test_forced_what_only_mentions_traces_stays(path, facts):
     assert (path / "trace.json").read_text() == facts
 
 
-def test_forced_a_trace_with_something_else_in_it_stays(path):
+def test_with_force_a_trace_with_a_foreign_file_stays(path):
     write_trace(synthesize(), path)
     (path / "notes.txt").write_text("years of work")
     with pytest.raises(UsageError, match=r"holds notes\.txt, which belongs to no trace"):
@@ -90,7 +90,7 @@ def test_forced_a_trace_with_something_else_in_it_stays(path):
     assert Trace.open(path).complete
 
 
-def test_forced_a_link_gives_way_and_its_target_stays(path, tmp_path):
+def test_with_force_a_link_is_replaced_and_its_target_stays(path, tmp_path):
     target = tmp_path / "target.trace"
     write_trace(synthesize(seed=1), target)
     path.symlink_to(target)
@@ -100,7 +100,7 @@ def test_forced_a_link_gives_way_and_its_target_stays(path, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
-def test_forced_the_folder_one_is_in_stays(name, tmp_path, monkeypatch):
+def test_with_force_the_working_folder_stays(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="is no name for a trace; give one"):
         write_trace(synthesize(), name, force=True)
@@ -109,8 +109,8 @@ def test_forced_the_folder_one_is_in_stays(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("published", [False, True])
-def test_two_writers_do_not_meet(path, published):
-    """Neither what is in its place nor what will be there is taken for an old trace."""
+def test_a_writer_does_not_disturb_another(path, published):
+    """The directory of another writer, published or not, is not taken for an old trace."""
     if not published:
         write_trace(synthesize(), path)
     with writer_for(path, force=True, flush_ms=1e9) as writer:
@@ -122,10 +122,10 @@ def test_two_writers_do_not_meet(path, published):
                 record(other, 0, 2)
         record(writer, 0, 3)
     assert is_recording(Trace.open(path), 3)
-    write_trace(synthesize(), path, force=True)  # once it is closed, it is an old trace
+    write_trace(synthesize(), path, force=True)  # a closed trace is an old one
 
 
-def test_what_comes_meanwhile_stays(path, monkeypatch):
+def test_a_trace_that_another_process_wrote_meanwhile_stays(path, monkeypatch):
     folder = TraceFolder(path, force=False)
     monkeypatch.setattr(os, "getpid", lambda: 999999999)  # another process
     write_trace(synthesize(), path)
@@ -136,7 +136,7 @@ def test_what_comes_meanwhile_stays(path, monkeypatch):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_the_first_of_two_writers_stays(path, monkeypatch):
+def test_the_trace_of_the_first_of_two_writers_stays(path, monkeypatch):
     write_trace(synthesize(), path)
     late = writer_for(path, force=True, flush_ms=1e9)
     record(late, 0, 2)
@@ -152,7 +152,7 @@ def test_the_first_of_two_writers_stays(path, monkeypatch):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_killed_writers_left_is_removed(path):
+def test_the_directories_of_killed_writers_are_removed(path):
     left, another = (path.with_name(f".{path.name}.{pid}.tmp") for pid in (999999999, "mine"))
     left.mkdir()
     another.mkdir()
@@ -160,7 +160,7 @@ def test_what_killed_writers_left_is_removed(path):
     assert sorted(os.listdir(path.parent)) == [another.name, path.name]
 
 
-def test_what_a_killed_writer_was_replacing_is_put_back(path):
+def test_a_trace_that_a_killed_writer_was_replacing_is_put_back(path):
     write_trace(synthesize(), path)
     path.rename(path.with_name(f".{path.name}.999999999.old"))
     with pytest.raises(UsageError, match="exists; use --force"):
@@ -171,7 +171,7 @@ def test_what_a_killed_writer_was_replacing_is_put_back(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_cannot_be_replaced_stays(path):
+def test_a_trace_stays_if_the_new_one_cannot_be_published(path):
     write_trace(synthesize(), path)
     folder = TraceFolder(path, force=True)
     shutil.rmtree(folder.now)
@@ -190,7 +190,7 @@ def test_a_read_only_trace_stays(path, monkeypatch):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_what_cannot_be_removed_stops_nobody(path, monkeypatch):
+def test_a_directory_that_cannot_be_removed_stops_no_writer(path, monkeypatch):
     write_trace(synthesize(), path)
     left = path.with_name(f".{path.name}.999999999.old")
     shutil.copytree(path, left)
@@ -203,7 +203,7 @@ def test_what_cannot_be_removed_stops_nobody(path, monkeypatch):
 
 
 def publish_again_and_again(path: Path, seconds: float) -> int:
-    """Return how often, between others that do the same; another fault than that they do raises."""
+    """Return how often it was published while others did the same; only their refusal is ignored."""
     count, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(UsageError), TraceFolder(path, force=True) as folder:
@@ -220,11 +220,11 @@ def test_many_writers_of_one_name(path):
     assert os.listdir(path.parent) == [path.name]
 
 
-def test_a_lock_on_the_folder_that_is_not_ours(path, monkeypatch):
+def test_a_lock_of_another_program_on_the_folder_is_not_waited_for_long(path):
     """As ``flock . tracekit record …`` takes it."""
-    monkeypatch.setattr("tracekit.trace.folder.LONGEST_WAIT_S", 0.1)
     held = os.open(path.parent, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
-    write_trace(synthesize(), path)
+    with TraceFolder(path, force=False, longest_wait_s=0.1) as folder:
+        folder.publish()
     os.close(held)
-    assert Trace.open(path).complete
+    assert path.is_dir()

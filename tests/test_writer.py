@@ -1,4 +1,4 @@
-"""Writing: what is flushed survives, what fails is said in a sentence, nothing is half-written."""
+"""Writing traces: flushed passes survive, a failure is one sentence, nothing is half-written."""
 
 import errno
 import os
@@ -17,15 +17,7 @@ import pytest
 import trace_recorder as recorder
 from trace_recorder import is_recording, raising, record, writer_for
 
-from tracekit.trace import (
-    Trace,
-    TraceError,
-    TracekitError,
-    TraceWriter,
-    parts,
-    synthesize,
-    write_trace,
-)
+from tracekit.trace import Trace, TraceError, TracekitError, TraceWriter, synthesize, write_trace
 from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 
 LAYERS = [{"layer": n, "expert_bytes": 1000 + n} for n in range(recorder.N_LAYER)]
@@ -79,7 +71,7 @@ def test_what_is_flushed_is_readable_while_the_recording_runs(path):
     assert is_recording(Trace.open(path), 12)
 
 
-def test_time_flushes(path):
+def test_a_pass_is_written_once_the_last_part_is_old_enough(path):
     with writer_for(path, flush_ms=20, threaded=False) as writer:
         record(writer, 0, 3)
         assert Trace.open(path).n_rows == 0
@@ -88,9 +80,8 @@ def test_time_flushes(path):
         assert is_recording(Trace.open(path), 4)
 
 
-def test_a_full_part_is_closed_and_a_small_one_grows(path, monkeypatch):
-    monkeypatch.setattr(parts, "PART_BYTES", 2000)
-    with writer_for(path, flush_ms=0, threaded=False) as writer:
+def test_a_full_part_is_closed_and_a_small_one_grows(path):
+    with writer_for(path, flush_ms=0, threaded=False, part_bytes=2000) as writer:
         record(writer, 0, 20)
         found = sorted(p.name for p in path.glob("routing-*.parquet"))
         assert 2 < len(found) < 15
@@ -99,9 +90,8 @@ def test_a_full_part_is_closed_and_a_small_one_grows(path, monkeypatch):
     assert is_recording(Trace.open(path), 20)
 
 
-def test_passes_that_take_too_much_memory_are_written_at_once(path, monkeypatch):
-    monkeypatch.setattr(parts, "MOST_BYTES", 4000)
-    with writer_for(path, flush_ms=1e9, threaded=False) as writer:
+def test_passes_that_take_too_much_memory_are_written_at_once(path):
+    with writer_for(path, flush_ms=1e9, threaded=False, gathered_bytes=4000) as writer:
         record(writer, 0, 40)
         assert Trace.open(path).n_steps > 20
 
@@ -150,7 +140,7 @@ def test_the_encoding(path):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_killed_at_any_moment_nothing_flushed_is_missing(tmp_path, seed):
+def test_a_recording_killed_at_any_moment_keeps_every_flushed_pass(tmp_path, seed):
     rng = random.Random(seed)
     path = tmp_path / "run.trace"
     replaces = seed % 4 == 3
@@ -166,11 +156,11 @@ def test_killed_at_any_moment_nothing_flushed_is_missing(tmp_path, seed):
     head = [process.stdout.readline() for _ in range(rng.choice((0, 1, 3, 10)))]
     time.sleep(rng.random() * 0.05)
     process.send_signal(signal.SIGKILL)
-    said = "".join(head) + process.stdout.read()
+    printed = "".join(head) + process.stdout.read()
     process.wait()
     process.stdout.close()
-    flushed = [int(line.split()[1]) for line in said.splitlines() if line.startswith("flushed")]
-    assert "closed" not in said
+    flushed = [int(line.split()[1]) for line in printed.splitlines() if line.startswith("flushed")]
+    assert "closed" not in printed
     if not flushed and not path.exists():
         return
     trace = Trace.open(path)
@@ -185,18 +175,17 @@ def test_killed_at_any_moment_nothing_flushed_is_missing(tmp_path, seed):
     assert len(trace.warnings) == 1
 
 
-def flushed_recording(path: Path, *flushes: int) -> None:
-    """Leave what a recorder leaves that was killed after these flushes, each its own part."""
-    writer = writer_for(path, flush_ms=1e9, threaded=False)
+def killed_recording(path: Path, *flushes: int) -> None:
+    """Leave a trace as a recorder leaves it that is killed after these flushes, each a part."""
+    writer = writer_for(path, flush_ms=1e9, threaded=False, part_bytes=0)
     writer.write_layers(LAYERS)
     for first, last in zip((0, *flushes), flushes, strict=False):
         record(writer, first, last)
         writer.flush()
 
 
-def test_rows_count_up_to_the_last_pass_that_both_files_have(path, monkeypatch):
-    monkeypatch.setattr(parts, "PART_BYTES", 0)
-    flushed_recording(path, 5, 9, 12)
+def test_rows_count_up_to_the_last_pass_that_both_files_have(path):
+    killed_recording(path, 5, 9, 12)
     (path / "steps-00002.parquet").unlink()
     assert is_recording(Trace.open(path), 9)
     (path / "routing-00002.parquet").unlink()
@@ -204,25 +193,24 @@ def test_rows_count_up_to_the_last_pass_that_both_files_have(path, monkeypatch):
     assert is_recording(Trace.open(path), 5)
 
 
-def test_a_part_lost_in_the_middle_is_a_gap(path, monkeypatch):
-    monkeypatch.setattr(parts, "PART_BYTES", 0)
-    flushed_recording(path, 5, 9, 12)
+def test_a_part_lost_in_the_middle_is_a_gap(path):
+    killed_recording(path, 5, 9, 12)
     (path / "routing-00001.parquet").unlink()
     (path / "steps-00001.parquet").unlink()
     with pytest.raises(TraceError, match="goes from step 8 to step 13"):
         Trace.open(path)
 
 
-def test_files_of_a_process_that_was_killed_do_not_count(path):
-    flushed_recording(path, 5)
+def test_files_that_a_killed_process_was_writing_do_not_count(path):
+    killed_recording(path, 5)
     (path / ".routing-00000.parquet.tmp").write_bytes(b"half")
-    # It was making one file of the parts: they count until trace.json says complete.
+    # It was joining the parts into one file: the parts count until trace.json says complete.
     (path / ROUTING_FILE).write_bytes(b"half")
     assert is_recording(Trace.open(path), 5)
 
 
 def test_parts_left_beside_a_complete_trace_do_not_count(path, tmp_path):
-    flushed_recording(path, 5)
+    killed_recording(path, 5)
     done = tmp_path / "done.trace"
     with writer_for(done) as writer:
         writer.write_layers(LAYERS)
@@ -233,7 +221,7 @@ def test_parts_left_beside_a_complete_trace_do_not_count(path, tmp_path):
 
 
 def test_an_incomplete_trace_is_written_and_read_again(path, tmp_path):
-    flushed_recording(path, 5)
+    killed_recording(path, 5)
     trace = Trace.open(path)
     write_trace(trace, tmp_path / "copy.trace")
     again = Trace.open(tmp_path / "copy.trace")
@@ -241,7 +229,7 @@ def test_an_incomplete_trace_is_written_and_read_again(path, tmp_path):
     assert not again.complete
 
 
-def test_an_empty_incomplete_trace_has_nothing_and_says_so(path):
+def test_an_incomplete_trace_without_a_pass_is_empty(path):
     writer_for(path, threaded=False)
     trace = Trace.open(path)
     assert trace.n_rows == trace.n_steps == trace.n_turns == 0
@@ -259,7 +247,7 @@ def wrong_pass(number: int) -> tuple[dict, dict]:
     return routing | {"experts": np.zeros_like(routing["experts"])}, steps
 
 
-def test_an_error_of_the_thread_is_raised_by_the_next_call_and_nothing_flushed_is_lost(path):
+def test_the_next_call_raises_the_error_of_the_thread_and_flushed_passes_are_kept(path):
     writer = writer_for(path, flush_ms=1e9)
     writer.write_layers(LAYERS)
     record(writer, 0, 5)
@@ -313,7 +301,7 @@ def test_an_exception_before_the_first_token_leaves_nothing(path, replaces):
     ],
     ids=["shape", "unknown", "missing", "pass"],
 )
-def test_what_no_recorder_should_do_is_a_programming_error(path, change):
+def test_a_pass_of_the_wrong_form_is_a_programming_error(path, change):
     writer = writer_for(path, flush_ms=1e9, threaded=False)
     record(writer, 0, 1)
     writer.flush()
@@ -331,7 +319,7 @@ def test_a_closed_writer_takes_nothing_more(path):
         writer.write_pass(*recorder.a_pass(2))
 
 
-def test_a_width_that_the_facts_contradict(path):
+def test_a_width_other_than_the_facts_say(path):
     with pytest.raises(ValueError, match="top_k = 3, but the facts say 2"):
         TraceWriter(path, recorder.FACTS, top_k=3)
     assert not path.exists()
@@ -366,7 +354,7 @@ except TracekitError as error:
 
 
 @pytest.mark.parametrize("mode", ["whole", "recording"])
-def test_no_room_on_the_disk(path, mode):
+def test_a_full_disk_is_one_sentence(path, mode):
     """A file size limit fails a write as a full disk does, and any user may set one."""
     tests = str(Path(__file__).parent)
     code = LIMITED.format(tests=tests, path=str(path), mode=mode)
@@ -386,7 +374,7 @@ def test_no_room_on_the_disk(path, mode):
 
 
 @pytest.mark.parametrize(
-    ("number", "mend"),
+    ("number", "remedy"),
     [
         (errno.ENOSPC, "the disk is full; free some space."),
         (errno.EROFS, "the file system is read-only; choose another folder."),
@@ -394,16 +382,13 @@ def test_no_room_on_the_disk(path, mode):
     ],
 )
 @pytest.mark.parametrize("write", ["whole", "recording"])
-def test_what_the_system_refuses_is_said_in_a_sentence(path, monkeypatch, number, mend, write):
-    def refuse(*arguments, **options):
-        raise OSError(number, os.strerror(number))
-
+def test_an_error_of_the_system_is_one_sentence(path, monkeypatch, number, remedy, write):
     trace = synthesize()
-    monkeypatch.setattr(os, "replace", refuse)
+    monkeypatch.setattr(os, "replace", raising(OSError(number, os.strerror(number))))
     with pytest.raises(TracekitError) as caught:
         write_trace(trace, path) if write == "whole" else writer_for(path)
     assert str(caught.value).startswith("Cannot write ")
-    assert str(caught.value).endswith(f": {mend}")
+    assert str(caught.value).endswith(f": {remedy}")
     assert caught.value.exit_code == 1
     assert os.listdir(path.parent) == []
 
@@ -411,36 +396,36 @@ def test_what_the_system_refuses_is_said_in_a_sentence(path, monkeypatch, number
 def test_no_folder_to_write_to(tmp_path):
     trace = synthesize()
     (tmp_path / "file").touch()
-    for path, mend in (
+    for path, remedy in (
         (tmp_path / "none" / "x.trace", "its folder is missing; make it first."),
         (tmp_path / "file" / "x.trace", "what should be its folder is a file; choose another"),
     ):
         with pytest.raises(TracekitError) as caught:
             write_trace(trace, path)
-        assert str(caught.value).startswith(f"Cannot write {path}: {mend}")
+        assert str(caught.value).startswith(f"Cannot write {path}: {remedy}")
 
 
-def test_what_cannot_begin_leaves_nothing(path, monkeypatch):
+def test_a_recording_whose_first_part_cannot_be_written_leaves_nothing(path, monkeypatch):
     writer = writer_for(path)
-    monkeypatch.setattr(parts, "write_rows", fail)
     record(writer, 0, 1)
-    with pytest.raises(TracekitError, match="no room"):
+    monkeypatch.setattr(os, "replace", raising(OSError(errno.ENOSPC, "no space")))
+    with pytest.raises(TracekitError, match="the disk is full"):
         writer.close()
     assert os.listdir(path.parent) == []
 
 
-def test_a_start_that_is_broken_off_leaves_nothing(path, monkeypatch):
-    monkeypatch.setattr(parts.PartWriter, "__init__", raising(KeyboardInterrupt))
+def test_a_start_that_is_interrupted_leaves_nothing(path):
+    class Interrupting:
+        def __deepcopy__(self, memo):
+            raise KeyboardInterrupt
+
+    facts = replace(recorder.FACTS, notes={"copied as trace.json is written": Interrupting()})
     with pytest.raises(KeyboardInterrupt):
-        writer_for(path)
+        TraceWriter(path, facts, top_k=recorder.TOP_K)
     assert os.listdir(path.parent) == []
 
 
-def fail(*_):
-    raise TracekitError("no room")
-
-
-def test_a_name_that_is_no_text(tmp_path):
+def test_a_name_that_is_not_valid_text(tmp_path):
     path = tmp_path / os.fsdecode(b"r\xffn.trace")
     with writer_for(path) as writer:
         record(writer, 0, 3)

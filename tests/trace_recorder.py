@@ -1,4 +1,4 @@
-"""Recordings of known content, in a test's own process or in one that says what it has flushed.
+"""Recordings of known content, in a test's own process or in one that prints what it has flushed.
 
 Run as ``python trace_recorder.py PATH N_TOKENS FLUSH_MS [--force]``; it prints ``flushed N`` once N tokens
 are on the disk, and ``closed`` after a clean end.
@@ -19,7 +19,7 @@ FACTS = TraceFacts(
 
 
 def a_pass(number: int) -> tuple[dict, dict]:
-    """Return pass `number`: the prompt, or one decoded token; its content follows from its number."""
+    """Return pass `number`, the prompt or one decoded token; the number determines its content."""
     phase = int(number > 0)
     steps = np.arange(PROMPT) if number == 0 else np.array([PROMPT + number - 1])
     layer, step = (grid.ravel() for grid in np.meshgrid(np.arange(N_LAYER), steps, indexing="ij"))
@@ -47,7 +47,7 @@ def record(writer: TraceWriter, first: int, last: int) -> None:
 
 
 def is_recording(trace: Trace, n_passes: int) -> bool:
-    """Say whether `trace` is the first passes of the recorder, and nothing else."""
+    """Say whether `trace` is exactly the first passes of the recorder."""
     rows = trace.routing(["pass", "step", "layer", "experts", "gate_input"])
     expected = [a_pass(number)[0] for number in range(n_passes)]
     return all(
@@ -57,6 +57,8 @@ def is_recording(trace: Trace, n_passes: int) -> bool:
 
 
 def raising(error):
+    """Return a function that raises `error`, whatever it is called with."""
+
     def raise_it(*_, **__):
         raise error
 

@@ -1,6 +1,7 @@
 """Record and replay how a Mixture-of-Experts model routes its tokens.
 
 >>> import tracekit
+>>> tracekit.record("model.gguf", "Once upon a time", "run.trace")
 >>> trace = tracekit.open_trace("run.trace")
 >>> tracekit.replay(trace, ["lru", "belady", "bound"], cache_mib=[1000, 3000]).frame
 
@@ -10,8 +11,10 @@ Everything here is imported when it is first used, so that ``import tracekit`` c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tracekit.display import draw_with
+
 if TYPE_CHECKING:
-    from tracekit import analysis, plots
+    from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
     from tracekit.formats import open_any as open_trace
     from tracekit.replaying import replay
@@ -32,14 +35,19 @@ _PUBLIC = {
     "synthesize": ("tracekit.trace", "synthesize"),
 }
 
+# A result draws itself with a plot; only this module may know both.
+draw_with("ReplayResult", "tracekit.plots.curves", "plot_replay")
+draw_with("PredictResult", "tracekit.plots.accuracy", "plot_scores")
+
 # Submodules that are public as a whole.
-_MODULES = ("analysis", "plots")
+_MODULES = ("analysis", "engine", "plots")
 
 __all__ = [
     "Session",
     "Trace",
     "TracekitError",
     "analysis",
+    "engine",
     "open_trace",
     "plots",
     "predict",

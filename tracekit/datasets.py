@@ -1,6 +1,7 @@
 """The files that come with tracekit: a small model, and a trace recorded from it.
 
-They stand in ``data/`` of a checkout and inside the package of an installed copy; both are found.
+In: a name, or ``bundled:NAME``. Out: a path. The files are in ``data/`` of a checkout, and inside the
+package of an installed copy. This module opens none of them.
 """
 
 from pathlib import Path
@@ -29,7 +30,7 @@ def path(name: str) -> Path:
     Raises
     ------
     UsageError
-        Nothing of that name is bundled; the sentence lists what is.
+        No bundled file has that name; the sentence lists those there are.
     """
     if name not in names():
         raise UsageError(f"No bundled file is called {name!r}; there are: {', '.join(names())}.")

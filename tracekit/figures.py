@@ -1,14 +1,19 @@
 """Figures: how a result declares a column of figures, and how a figure is written.
 
-A result is a dataclass whose fields are columns. Each field declares with `column` which unit it
-has and what it means; `columns_of` reads that back. Tables, frames and reference pages all follow
+A result is a dataclass whose fields are columns. The annotation of such a field declares which unit
+it has and what it means; `columns_of` reads that back. Tables, frames and reference pages all follow
 from these declarations, and nothing is guessed from a name.
+
+>>> @dataclass(frozen=True)
+... class Totals:
+...     lookups: Annotated[int, Declared(Unit.COUNT, "expert lookups")]
+...     hits: Annotated[int | None, Declared(Unit.COUNT, "lookups that hit")]
 """
 
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
@@ -26,6 +31,7 @@ class Unit(Enum):
     MIB = "MiB"
     FRACTION = "fraction"
     MS = "ms"
+    SECONDS = "s"
     FLAG = "true or false"
     MAPPING = "mapping"
     ROWS = "rows"
@@ -69,29 +75,31 @@ class Figure:
         return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def column(unit: Unit, means: str, default: Any = MISSING) -> Any:
-    """Declare a field of a result as a column: its unit and what it means.
+@dataclass(frozen=True)
+class Declared:
+    """What the annotation of a result's field declares of the column: its unit and its meaning."""
 
-    The field is nullable if its annotation allows None.
-    """
-    metadata = {"unit": unit, "means": means}
-    if default is MISSING:
-        return field(metadata=metadata)
-    return field(default=default, metadata=metadata)
+    unit: Unit
+    means: str
 
 
 def columns_of(result: type) -> tuple[Figure, ...]:
-    """Return the columns that the dataclass `result` declares, in their order."""
-    hints = typing.get_type_hints(result)
+    """Return the columns that the dataclass `result` declares, in their order.
+
+    A column is nullable if its annotation allows None.
+    """
+    hints = typing.get_type_hints(result, include_extras=True)
     return tuple(
-        Figure(f.name, f.metadata["unit"], f.metadata["means"], _allows_none(hints[f.name]))
-        for f in fields(result)
-        if "unit" in f.metadata
+        Figure(each.name, declared.unit, declared.means, _allows_none(hints[each.name]))
+        for each in fields(result)
+        for declared in getattr(hints[each.name], "__metadata__", ())
+        if isinstance(declared, Declared)
     )
 
 
-def _allows_none(hint: Any) -> bool:
-    return isinstance(hint, types.UnionType) and type(None) in typing.get_args(hint)
+def _allows_none(annotated: Any) -> bool:
+    value_type = typing.get_args(annotated)[0]
+    return isinstance(value_type, types.UnionType) and type(None) in typing.get_args(value_type)
 
 
 # ---- writing ----------------------------------------------------------------------------------
@@ -178,8 +186,16 @@ def quoted(names: Iterable[Any]) -> str:
 
 
 def settings(params: Mapping[str, Any]) -> str:
-    """Write parameters and their values: ``predictor=oracle horizon=1``."""
-    return " ".join(f"{name}={value}" for name, value in params.items())
+    """Write parameters and their values: ``predictor=oracle horizon=1``.
+
+    A value that would read as several words stands in quotes.
+    """
+    return " ".join(f"{name}={_one_word(str(value))}" for name, value in params.items())
+
+
+def _one_word(text: str) -> str:
+    several = not text or text[0] in "'\"" or any(c.isspace() for c in text)
+    return repr(text) if several else text
 
 
 def printable(text: str) -> str:

@@ -1,19 +1,16 @@
-"""Parameters of policies and predictors: from text or values to a dataclass."""
+"""Parameters of policies and predictors: from the text of options or values to a dataclass."""
 
-import math
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Integral, Real
-from typing import Any
+from typing import TypeVar
 
+from tracekit.trace.build import Dataclass, build
 from tracekit.trace.errors import UsageError
 
-_IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+T = TypeVar("T", bound=Dataclass)
 
 
-def make_params(owner: str, params_type: type, values: Mapping[str, Any]) -> Any:
+def make_params(owner: str, params_type: type[T], values: Mapping[str, object]) -> T:
     """Return an instance of the dataclass `params_type` with its fields set from `values`.
 
     Parameters
@@ -28,41 +25,11 @@ def make_params(owner: str, params_type: type, values: Mapping[str, Any]) -> Any
     Raises
     ------
     UsageError
+        A name is no field of `params_type`, or a value is not of its field's type.
     """
-    known = [field.name for field in fields(params_type)]
-    hints = typing.get_type_hints(params_type)
-    given = {}
-    for name, value in values.items():
-        if name not in known:
-            have = f"it has: {', '.join(known)}" if known else "it has none"
-            raise UsageError(f"{owner} has no parameter {name!r}; {have}.")
-        given[name] = _value(f"{owner}.{name}", hints[name], value)
-    try:
-        return params_type(**given)
-    except ValueError as error:
-        raise UsageError(f"{owner}: {error}.") from error
-
-
-def _value(name: str, hint: Any, value: Any) -> Any:
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if type(None) in options and (value is None or value == "none"):
-        return None
-    wanted = next(option for option in options if option is not type(None))
-    try:
-        return _convert(wanted, value)
-    except (KeyError, ValueError, TypeError, OverflowError) as error:
-        raise UsageError(f"{name} takes {_IN_WORDS[wanted]}, not {value!r}.") from error
-
-
-def _convert(wanted: type, value: Any) -> Any:
-    if wanted is bool:
-        if isinstance(value, bool):
-            return value
-        return {"true": True, "1": True, "false": False, "0": False}[str(value).lower()]
-    kind = {int: (str, Integral), float: (str, Real), str: str}[wanted]  # numpy's numbers, too
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError
-    converted = wanted(value)
-    if wanted is float and not math.isfinite(converted):
-        raise ValueError
-    return converted
+    names = [field.name for field in fields(params_type)]
+    for name in values:
+        if name not in names:
+            has = f"it has: {', '.join(names)}" if names else "it has none"
+            raise UsageError(f"{owner} has no parameter {name!r}; {has}.")
+    return build(params_type, values, owner, UsageError, joint=".", from_text=True)

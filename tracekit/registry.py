@@ -1,16 +1,42 @@
-"""Names of policies and predictors: a decorator registers a class, a lookup finds it."""
+"""Policies, predictors and formats by name: a decorator registers a class, a lookup finds it.
+
+In: a name, ``module:Class``, or a class. Out: the class, or a sentence that says what is wrong with it.
+This module knows nothing of what the classes do.
+"""
 
 import difflib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
-from typing import Generic, TypeVar
+from types import ModuleType
+from typing import ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
+from tracekit.trace.build import shown
 from tracekit.trace.errors import UsageError
 
-T = TypeVar("T")
-# Of the modules that users' own classes came from: what goes wrong there is for them to mend.
-own_files: set[str | None] = set()
+
+class Named(Protocol):
+    """What is registered has a name."""
+
+    name: ClassVar[str]
+
+
+T = TypeVar("T", bound=Named)
+
+# The files of the modules that ``module:Class`` named.
+_users_files: set[str] = set()
+
+
+def is_users_file(file: str) -> bool:
+    """Say whether `file` was loaded as ``module:Class``: its errors are for its author to mend."""
+    return file in _users_files
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> UsageError:
+    """Return the error about a name that is not among `known`: it names the nearest match."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
+    return UsageError(f"No {kind} is called {name!r}; {hint}")
 
 
 class Registry(Generic[T]):
@@ -24,7 +50,7 @@ class Registry(Generic[T]):
         The class that every entry, and every class named ``module:Class``, derives from.
     """
 
-    def __init__(self, kind: str, base: type[T]):
+    def __init__(self, kind: str, base: type):
         self.kind = kind
         self.base = base
         self._classes: dict[str, type[T]] = {}
@@ -48,16 +74,20 @@ class Registry(Generic[T]):
         Raises
         ------
         UsageError
-            The name is unknown (the sentence names the nearest match), or the module or class
-            cannot be imported, or the class does not derive from the registry's base, or has no
-            name of its own.
+            The name is unknown (the sentence names the nearest match). Or the module or class
+            cannot be imported, or the class does not derive from the registry's base, is abstract
+            or has no name of its own.
         """
-        if isinstance(name, type) and issubclass(name, self.base):
+        if isinstance(name, str):
+            return self._load(name) if ":" in name else self._registered(name)
+        if self._is_one(name):
             return name
-        if not isinstance(name, str):
-            raise UsageError(f"A {self.kind} is given by its name or class, not as {name!r}.")
-        if ":" in name:
-            return self._load(name)
+        raise UsageError(f"A {self.kind} is given by its name or class, not as {shown(name)}.")
+
+    def _is_one(self, cls: object) -> TypeGuard[type[T]]:
+        return isinstance(cls, type) and issubclass(cls, self.base)
+
+    def _registered(self, name: str) -> type[T]:
         if name in self._classes:
             return self._classes[name]
         plain, _, setting = name.partition("@")
@@ -66,38 +96,29 @@ class Registry(Generic[T]):
                 f"The parameters of a {self.kind} are given apart here: {plain}, and "
                 f"--param {plain}.{setting}."
             )
-        near = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._classes)}."
-        raise UsageError(f"No {self.kind} is called {name!r}; {hint}")
+        raise unknown(self.kind, name, self._classes)
 
     def _load(self, spec: str) -> type[T]:
+        """Return the class that ``module:Class`` names."""
         module_name, _, class_name = spec.partition(":")
-        if module_name.endswith(".py") or "/" in module_name:
-            raise UsageError(
-                f"The {self.kind} {spec!r} cannot be loaded: a module is named, not its file; in the "
-                f"file's folder, write {PurePath(module_name).stem}:{class_name}."
-            )
-        try:
-            module = importlib.import_module(module_name)
-        except (ImportError, TypeError, ValueError) as error:  # the latter: no name of a module
-            raise UsageError(
-                f"The {self.kind} {spec!r} cannot be loaded: {error}; "
-                "the module must be importable from the current directory."
-            ) from error
-        except Exception as error:
-            what = f"{type(error).__name__}: {error}"
-            raise UsageError(f"The {self.kind} {spec!r} cannot be loaded: {what}.") from error
+        module = self._import(spec, module_name, class_name)
         cls = getattr(module, class_name, None)
-        if not (isinstance(cls, type) and issubclass(cls, self.base)):
-            raise UsageError(
-                f"{spec!r} is not a {self.kind}: {module_name} must hold a class {class_name!r} "
-                f"derived from {self.base.__module__}.{self.base.__name__}."
-            )
+        if self._is_one(cls):
+            self._check_complete(spec, cls)
+            if module.__file__ is not None:
+                _users_files.add(module.__file__)
+            return cls
+        raise UsageError(
+            f"{spec!r} is not a {self.kind}: {module_name} must hold a class {class_name!r} "
+            f"derived from {self.base.__module__}.{self.base.__name__}."
+        )
+
+    def _check_complete(self, spec: str, cls: type[T]) -> None:
+        """Check that a user's class can be made, and has a name that no other class has."""
         if missing := getattr(cls, "__abstractmethods__", None):
             raise UsageError(
                 f"{spec!r} lacks {', '.join(sorted(missing))}, which every {self.kind} has; write it."
             )
-        own_files.add(getattr(module, "__file__", None))
         name = getattr(cls, "name", None)
         if not isinstance(name, str):
             raise UsageError(f"{spec!r} has no name to print; give the class one: name = 'mine'.")
@@ -106,4 +127,19 @@ class Registry(Generic[T]):
                 f"{spec!r} is called {name!r}, as one that comes with tracekit; give it a name of "
                 "its own."
             )
-        return cls
+
+    def _import(self, spec: str, module_name: str, class_name: str) -> ModuleType:
+        fault = f"The {self.kind} {spec!r} cannot be loaded"
+        if module_name.endswith(".py") or "/" in module_name:
+            raise UsageError(
+                f"{fault}: a module is named, not its file; in the file's folder, write "
+                f"{PurePath(module_name).stem}:{class_name}."
+            )
+        try:
+            return importlib.import_module(module_name)
+        except (ImportError, TypeError, ValueError) as error:  # the latter: no name of a module
+            raise UsageError(
+                f"{fault}: {error}; the module must be importable from the current directory."
+            ) from error
+        except Exception as error:
+            raise UsageError(f"{fault}: {type(error).__name__}: {error}.") from error

@@ -1,14 +1,18 @@
-"""A lean streaming engine that records: llama.cpp computes, this watches the router and reads.
+"""How does a model route its tokens? A lean streaming engine runs it and records that.
 
-It runs where memory is short, so it needs numpy, pyarrow, gguf and llama-cpp-python only.
+llama.cpp computes. This package watches the router, reads experts on demand and writes a trace. It
+runs where memory is short, so it needs numpy, pyarrow, gguf and llama-cpp-python only, and knows
+nothing of replays. Users reach it as ``tracekit.record``, ``tracekit.Session`` and
+``tracekit.engine``.
 
->>> import engine
+>>> import tracekit
 >>> tracekit.record("model.gguf", ["Once upon a time"], "first.trace")
 """
 
 import os
 
-# Arrow's own pools keep what was freed; it asks for this once, when it is first imported.
+# Arrow's own memory pools keep what was freed. Arrow reads this setting once, when it is first
+# imported, so it is set before any import that may bring Arrow along.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from tracekit_engine.hook import Capture

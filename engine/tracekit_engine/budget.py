@@ -1,10 +1,13 @@
-"""What fits where: the expert cache into memory, a prompt's chunk into the cache."""
+"""What fits where: the expert cache into memory, a chunk of a prompt into the cache.
 
+Everything follows from a model's file and the options; no model is loaded here.
+"""
+
+from tracekit.figures import MIB
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options
 
-MIB = 1 << 20
 CHUNK = 512
 CAPTURE_BYTES = 16 * MIB  # gate inputs and logits of a pass; writing them takes several times that
 AUTO_SHARE = 0.8  # of the memory available once everything else is loaded
@@ -15,14 +18,14 @@ def bank_bytes(file: ModelFile) -> int:
     return file.n_expert * sum(file.expert_bytes.values())
 
 
-def check_budget(file: ModelFile, options: Options) -> None:
-    """Refuse a budget under one token's experts of one layer."""
+def check_given_budget(file: ModelFile, options: Options) -> None:
+    """Raise UsageError if the options give a budget that `check_budget` refuses."""
     if options.streaming is not None and options.streaming.cache_bytes is not None:
-        require_budget(file, options.streaming.cache_bytes, options)
+        check_budget(file, options.streaming.cache_bytes, options)
 
 
-def require_budget(file: ModelFile, budget: int, options: Options) -> None:
-    """Raise a sentence if `budget` bytes do not hold one token's experts of one layer."""
+def check_budget(file: ModelFile, budget: int, options: Options) -> None:
+    """Raise UsageError if `budget` bytes do not hold one token's experts of one layer."""
     top_k = options.n_expert_used or file.top_k
     least = top_k * max(file.expert_bytes.values())
     if budget < least:
@@ -33,7 +36,7 @@ def require_budget(file: ModelFile, budget: int, options: Options) -> None:
 
 
 def tokens_that_fit(file: ModelFile, budget: int, options: Options) -> int:
-    """Return how many tokens' experts of one layer fit the budget, whatever they select."""
+    """Return how many tokens' experts of one layer fit the budget, whatever the tokens select."""
     largest = max(file.expert_bytes.values())
     if file.n_expert * largest <= budget:
         return options.n_ctx
@@ -50,12 +53,12 @@ def automatic_budget(file: ModelFile, options: Options) -> int:
     """
     budget = int(available_memory() * AUTO_SHARE)
     budget = min(budget - budget % MIB, bank_bytes(file))
-    require_budget(file, budget, options)
+    check_budget(file, budget, options)
     return budget
 
 
 def largest_chunk(file: ModelFile, options: Options) -> int:
-    """Return how many tokens of a prompt are evaluated in one pass at most."""
+    """Return the most tokens of a prompt that are evaluated in one pass."""
     if options.chunk is not None:
         chunk = options.chunk
     else:
@@ -68,7 +71,13 @@ def largest_chunk(file: ModelFile, options: Options) -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes that can be allocated without swapping, as the kernel estimates them."""
+    """Return the bytes that can be allocated without swapping, as the kernel estimates them.
+
+    Raises
+    ------
+    TracekitError
+        The kernel gives no estimate.
+    """
     with open("/proc/meminfo", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):

@@ -1,4 +1,8 @@
-"""A ggml tensor seen from Python: its layout in memory, checked, and its data as numpy arrays."""
+"""A ggml tensor seen from Python: its layout in memory, checked, and its data as numpy arrays.
+
+Addresses of llama.cpp's tensors go in; names, operations, operands and arrays come out. Nothing here
+knows what a tensor means to a model.
+"""
 
 import ctypes
 import math
@@ -9,7 +13,11 @@ import numpy as np
 from tracekit.trace.errors import TracekitError
 from tracekit_engine import binding
 
-_DTYPES = {0: np.float32, 1: np.float16, 26: np.int32}  # by ggml's numbers of types
+_DTYPES: dict[int, type[np.number]] = {  # by ggml's number of the type
+    0: np.float32,
+    1: np.float16,
+    26: np.int32,
+}
 
 
 class Tensor(ctypes.Structure):
@@ -33,17 +41,23 @@ class Tensor(ctypes.Structure):
 
     @property
     def address(self) -> int:
-        """Where the structure stands: what llama.cpp calls the tensor's pointer."""
+        """The structure's address: what llama.cpp calls the tensor's pointer."""
         return ctypes.addressof(self)
 
     @property
-    def text(self) -> str:
-        """The tensor's name."""
-        return self.name.decode("utf-8", "replace")
+    def name_bytes(self) -> bytes:
+        """The tensor's name as llama.cpp stores it."""
+        name: bytes = self.name
+        return name
+
+    @property
+    def name_text(self) -> str:
+        """The tensor's name as text."""
+        return self.name_bytes.decode("utf-8", "replace")
 
     @property
     def op_name(self) -> str:
-        """The operation that makes the tensor: ``"MUL_MAT"``; ``"NONE"`` of a weight or input."""
+        """The operation that computes the tensor: ``"MUL_MAT"``; ``"NONE"`` for a weight or input."""
         return _op_name(self.op)
 
     @property
@@ -51,30 +65,40 @@ class Tensor(ctypes.Structure):
         """The function of a ``UNARY`` operation: ``"SIGMOID"``."""
         return _unary_name(self.op_params[0])
 
-    def source(self, index: int) -> "Tensor | None":
-        """Return operand `index` of the operation."""
+    def source(self, index: int) -> "Tensor":
+        """Return operand `index` of the operation.
+
+        Raises
+        ------
+        TracekitError
+            The operation has no such operand.
+        """
         pointer = self.src[index]
-        return Tensor.from_address(pointer) if pointer else None
+        if not pointer:
+            raise TracekitError(f"{self.name_text} ({self.op_name}) has no operand {index}")
+        return Tensor.from_address(pointer)
 
     def sources(self) -> "list[Tensor]":
         """Return all operands."""
         return [Tensor.from_address(pointer) for pointer in self.src if pointer]
 
     def float_param(self, index: int) -> float:
-        """Return parameter `index` of the operation, where it is a float."""
+        """Return parameter `index` of the operation, which must be a float."""
         return ctypes.c_float.from_buffer(self.op_params, 4 * index).value
 
     def array(self) -> np.ndarray:
-        """Copy the data of a float or int32 tensor: shape [ne3, ne2, ne1, ne0], any strides."""
+        """Return a copy of a float or int32 tensor's data, [ne3, ne2, ne1, ne0]; any strides."""
         return self._view().copy()
 
     def rows(self) -> np.ndarray:
-        """Return the data as [tokens, ne0], to be copied before llama.cpp goes on."""
+        """Return a view of the data as [tokens, ne0]; copy it before llama.cpp goes on."""
         return self._view().reshape(-1, self.ne[0])
 
     def _view(self) -> np.ndarray:
         if self.type not in _DTYPES:
-            raise TracekitError(f"The tensor {self.text} has type {self.type}, not a plain number.")
+            raise TracekitError(
+                f"The tensor {self.name_text} has type {self.type}, not a plain number."
+            )
         dtype = np.dtype(_DTYPES[self.type])
         shape, strides = self.ne[::-1], self.nb[::-1]
         if 0 in shape:
@@ -84,7 +108,7 @@ class Tensor(ctypes.Structure):
         return np.ndarray(shape, dtype, data, strides=strides)
 
     def dequantised(self) -> np.ndarray:
-        """Copy the data of a two-dimensional weight as float32 [ne1, ne0]."""
+        """Return a copy of a two-dimensional weight's data as float32 [ne1, ne0]."""
         if self.type in _DTYPES:
             return self.array().reshape(self.ne[1], self.ne[0]).astype(np.float32)
         from gguf import GGMLQuantizationType
@@ -101,12 +125,14 @@ NAME_OFFSET = Tensor.name.offset
 
 @cache
 def _op_name(op: int) -> str:
-    return binding.function("ggml_op_name", ctypes.c_char_p, ctypes.c_int)(op).decode()
+    name: bytes = binding.function("ggml_op_name", ctypes.c_char_p, ctypes.c_int)(op)
+    return name.decode()
 
 
 @cache
 def _unary_name(op: int) -> str:
-    return binding.function("ggml_unary_op_name", ctypes.c_char_p, ctypes.c_int)(op).decode()
+    name: bytes = binding.function("ggml_unary_op_name", ctypes.c_char_p, ctypes.c_int)(op)
+    return name.decode()
 
 
 def check_layout(tensor: Tensor) -> None:
@@ -115,14 +141,14 @@ def check_layout(tensor: Tensor) -> None:
     Raises
     ------
     TracekitError
-        They disagree: this release of llama.cpp lays its tensors out in another way.
+        They disagree: this release of llama.cpp has another layout of a tensor.
     """
     pointer = ctypes.c_void_p
     name = binding.function("ggml_get_name", ctypes.c_char_p, pointer)(tensor.address)
     data = binding.function("ggml_get_data", pointer, pointer)(tensor.address)
     elements = binding.function("ggml_nelements", ctypes.c_int64, pointer)(tensor.address)
     agree = name == tensor.name and data == tensor.data and elements == math.prod(tensor.ne)
-    # Names and places agree, so the type is one: its size may be asked for.
+    # As names and places agree, `type` is a type. Only then may llama.cpp be asked for its size.
     if not agree or _n_bytes(tensor) != _true_n_bytes(tensor):
         raise TracekitError(
             "The installed llama-cpp-python lays its tensors out differently from the release "
@@ -133,15 +159,19 @@ def check_layout(tensor: Tensor) -> None:
 def _n_bytes(tensor: Tensor) -> int:
     if 0 in tensor.ne[:]:
         return 0
-    block = binding.function("ggml_blck_size", ctypes.c_int64, ctypes.c_int)(tensor.type)
-    block_bytes = binding.function("ggml_type_size", ctypes.c_size_t, ctypes.c_int)(tensor.type)
+    block: int = binding.function("ggml_blck_size", ctypes.c_int64, ctypes.c_int)(tensor.type)
+    block_bytes: int = binding.function("ggml_type_size", ctypes.c_size_t, ctypes.c_int)(
+        tensor.type
+    )
+    counts: list[int] = list(tensor.ne)
+    strides: list[int] = list(tensor.nb)
     if block > 1:
-        first_row = tensor.ne[0] * tensor.nb[0] // block
+        first_row = counts[0] * strides[0] // block
     else:
-        first_row = block_bytes + (tensor.ne[0] - 1) * tensor.nb[0]
-    return first_row + sum((tensor.ne[i] - 1) * tensor.nb[i] for i in (1, 2, 3))
+        first_row = block_bytes + (counts[0] - 1) * strides[0]
+    return first_row + sum((counts[i] - 1) * strides[i] for i in (1, 2, 3))
 
 
 def _true_n_bytes(tensor: Tensor) -> int:
     n_bytes = binding.function("ggml_nbytes", ctypes.c_size_t, ctypes.c_void_p)
-    return n_bytes(tensor.address)
+    return int(n_bytes(tensor.address))

@@ -1,9 +1,9 @@
 """What a model's compute graph says of its MoE layers, read from the graph of one token.
 
-Nothing here knows an architecture. A MoE layer is where expert products (``MUL_MAT_ID``) with
-ids of a top-k stand; the operations between the router's product and the top-k are the model's
-rule of selection. Nodes are found by what they compute and remembered by their names, which stay
-the same in every graph of the model.
+Nothing here knows an architecture. A MoE layer is a layer with expert products (``MUL_MAT_ID``)
+whose ids come from a top-k. The operations between the router's product and the top-k are the
+model's rule of selection. Nodes are found by what they compute and remembered by their names, which
+stay the same in every graph of the model.
 """
 
 import re
@@ -28,7 +28,7 @@ class MoeLayer:
     Attributes
     ----------
     experts : tuple of str
-        Names of the stacked expert weights, [n_expert, …], whose slices one routing reads.
+        Names of the stacked expert weights, [n_expert, …]; a routing reads its experts' slices.
     router_node : bytes
         The router's product: its operand 1 is the gate input.
     ids_node, weights_node : bytes
@@ -39,7 +39,9 @@ class MoeLayer:
     router_bias, selection_bias : ndarray or None, float32 [n_expert]
         Added to the logits; added to the scores after gating.
     norm_weight : ndarray or None, float32 [n_embd]
-        ``gate_input = rms_norm(x) * norm_weight``; None where the gate input is no such product.
+    norm_eps : float or None
+        ``gate_input = rms_norm(x, norm_eps) * norm_weight``; None if the gate input is no such
+        product.
     """
 
     layer: int
@@ -59,14 +61,16 @@ class MoeLayer:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to watch in every pass: the MoE layers in order, and where the weights lie.
+    """What to watch in every pass: the MoE layers in order, and where the weights are.
 
     Attributes
     ----------
+    layers : tuple of MoeLayer
     weights : dict of str to int
         Address of the data of each weight that the graph uses.
     embedding_node : bytes or None
-        The tokens' embeddings, as they enter the first layer or a multiple of it.
+        Name of the node with the tokens' embeddings, as they enter the first layer or scaled; None
+        if there is none.
     """
 
     layers: tuple[MoeLayer, ...]
@@ -85,17 +89,20 @@ def read_plan(nodes: list[int]) -> Plan:
     Raises
     ------
     TracekitError
-        No layer selects experts, or a layer does so in a way that cannot be followed.
+        No layer selects experts, or a layer selects them in a way that cannot be followed.
     """
     graph = [Tensor.from_address(address) for address in nodes]
     for node in graph[:8]:
         check_layout(node)
     weights = {
-        leaf.text: leaf.data for node in graph for leaf in node.sources() if leaf.op_name == "NONE"
+        leaf.name_text: leaf.data
+        for node in graph
+        for leaf in node.sources()
+        if leaf.op_name == "NONE"
     }
     order: dict[str, int] = {}
     for index, node in enumerate(graph):
-        order.setdefault(node.text, index)
+        order.setdefault(node.name_text, index)
     products: dict[int, list[Tensor]] = {}
     for node in graph:
         layer = _layer_of_product(node)
@@ -114,12 +121,12 @@ def read_plan(nodes: list[int]) -> Plan:
 
 def _embedding_node(graph: list[Tensor]) -> bytes | None:
     for node in graph:
-        if not node.text.startswith(_UNNAMED):
+        if not node.name_text.startswith(_UNNAMED):
             rows = node
             while rows.op_name in (*_VIEWS, "SCALE"):
                 rows = rows.source(0)
-            if rows.op_name == "GET_ROWS" and rows.source(0).text == _EMBEDDING_WEIGHT:
-                return node.name
+            if rows.op_name == "GET_ROWS" and rows.source(0).name_text == _EMBEDDING_WEIGHT:
+                return node.name_bytes
     return None
 
 
@@ -133,9 +140,9 @@ def _layer_of_product(node: Tensor) -> int | None:
     """Return the layer of a product with stacked experts chosen by a top-k, else None."""
     if node.op_name != "MUL_MAT_ID":
         return None
-    named = re.match(r"blk\.(\d+)\.", _through_views(node.source(0)).text)
+    match = re.match(r"blk\.(\d+)\.", _through_views(node.source(0)).name_text)
     chosen_by_top_k = _through_views(node.source(2)).op_name in ("ARGSORT", "TOP_K")
-    return int(named[1]) if named and chosen_by_top_k else None
+    return int(match[1]) if match and chosen_by_top_k else None
 
 
 def _read_layer(layer: int, products: list[Tensor], order: dict[str, int]) -> MoeLayer:
@@ -149,16 +156,16 @@ def _read_layer(layer: int, products: list[Tensor], order: dict[str, int]) -> Mo
     gating, router_bias, selection_bias = _selection_rule(path)
     norm_weight, norm_eps = _norm_before(router.source(1))
     weights_node = _last_weights(layer, order)
-    first_product = min(order[product.text] for product in products)
+    first_product = min(order[product.name_text] for product in products)
     if weights_node is None or order[weights_node] > first_product:
         raise TracekitError(f"layer {layer} runs its experts before their weights are known")
     return MoeLayer(
         layer=layer,
         top_k=ids.ne[0],
         n_expert=n_expert,
-        experts=tuple(_through_views(product.source(0)).text for product in products),
-        router_node=router.name,
-        ids_node=ids.name,
+        experts=tuple(_through_views(product.source(0)).name_text for product in products),
+        router_node=router.name_bytes,
+        ids_node=ids.name_bytes,
         weights_node=weights_node.encode(),
         gating=gating,
         router_matrix=router.source(0).dequantised(),
@@ -169,9 +176,9 @@ def _read_layer(layer: int, products: list[Tensor], order: dict[str, int]) -> Mo
     )
 
 
-def _path_to_router(tensor: Tensor | None, n_expert: int) -> list[Tensor] | None:
-    """Return the operations from the ranked scores down to the router's product, in that order."""
-    if tensor is None or tensor.op_name == "NONE":
+def _path_to_router(tensor: Tensor, n_expert: int) -> list[Tensor] | None:
+    """Return the operations from the ranked scores back to the router's product, in that order."""
+    if tensor.op_name == "NONE":
         return None
     if tensor.op_name == "MUL_MAT":
         is_router = tensor.source(0).op_name == "NONE" and tensor.ne[0] == n_expert
@@ -184,7 +191,7 @@ def _path_to_router(tensor: Tensor | None, n_expert: int) -> list[Tensor] | None
 
 
 def _selection_rule(path: list[Tensor]) -> tuple[str, np.ndarray | None, np.ndarray | None]:
-    """Return gating, router bias and selection bias, read from the scores down to the router."""
+    """Return gating, router bias and selection bias; `path` leads from the scores to the router."""
     gating, before, after = "logits", None, None
     for node in path:
         if node.op_name == "SOFT_MAX":
@@ -194,17 +201,17 @@ def _selection_rule(path: list[Tensor]) -> tuple[str, np.ndarray | None, np.ndar
         elif node.op_name == "SQRT":
             gating = "sqrt-softplus"
         elif node.op_name == "ADD":
-            bias = _leaf(node)
+            bias = _added_weight(node)
             if gating == "logits":
                 after = bias
             else:
                 before = bias
-    if gating == "logits":  # no function between: what is added, is added to the logits
+    if gating == "logits":  # only a bias is between router and top-k, so it is added to the logits
         return gating, after, None
     return gating, before, after
 
 
-def _leaf(node: Tensor) -> np.ndarray | None:
+def _added_weight(node: Tensor) -> np.ndarray | None:
     for source in node.sources():
         if source.op_name == "NONE":
             return source.array().reshape(-1).astype(np.float32)
@@ -212,7 +219,10 @@ def _leaf(node: Tensor) -> np.ndarray | None:
 
 
 def _norm_before(gate_input: Tensor) -> tuple[np.ndarray | None, float | None]:
-    """Follow products with weights and scalings back to an RMS norm: their product, its epsilon."""
+    """Return the weight and the epsilon of the RMS norm that makes the gate input, if one does.
+
+    The weight is the product of all weights and scalings between the norm and the gate input.
+    """
     factor = np.ones(gate_input.ne[0], np.float32)
     for node in _backwards(gate_input):
         if node.op_name == "RMS_NORM":
@@ -229,10 +239,12 @@ def _norm_before(gate_input: Tensor) -> tuple[np.ndarray | None, float | None]:
     return None, None
 
 
-def _backwards(tensor: Tensor | None) -> Iterator[Tensor]:
-    while tensor is not None:
+def _backwards(tensor: Tensor) -> Iterator[Tensor]:
+    """Give a tensor, its first operand, the first operand of that, and so on."""
+    yield tensor
+    while operands := tensor.sources():
+        tensor = operands[0]
         yield tensor
-        tensor = tensor.source(0)
 
 
 def _last_weights(layer: int, order: dict[str, int]) -> str | None:

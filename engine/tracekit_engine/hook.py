@@ -1,8 +1,8 @@
-"""The callback llama.cpp calls for every node of a graph: it watches the router while it works.
+"""The callback that llama.cpp calls for every node of a graph: it watches the router at work.
 
-llama.cpp asks for each node in turn whether its data is wanted; "yes" makes it compute up to that
-node and call again. Each question costs a Python call, so an answer is one dictionary lookup;
-each "yes" isolates a node, so there are two in a MoE layer and one for the embeddings.
+llama.cpp asks for each node in turn whether its data is wanted. After a "yes" it computes up to that
+node and calls again. Each question costs a Python call, so an answer is one dictionary lookup. Each
+"yes" splits the graph there, so there are two in a MoE layer and one for the embeddings.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from tracekit.trace.errors import UsageError
 from tracekit_engine import binding
 from tracekit_engine.ggml import NAME_OFFSET, Tensor
 from tracekit_engine.graph import MoeLayer, Plan
-from tracekit_engine.interrupts import Held
+from tracekit_engine.interrupts import CtrlC
 
 _DTYPES = {"f32": np.float32, "f16": np.float16}
 
@@ -29,7 +29,7 @@ class Capture:
     ----------
     logits, gate_inputs, embeddings : bool
     gate_dtype : {"f32", "f16"}
-        Precision in which gate inputs are kept.
+        Precision of the gate inputs in the trace.
     """
 
     logits: bool = True
@@ -39,16 +39,16 @@ class Capture:
 
     def __post_init__(self) -> None:
         if self.gate_dtype not in _DTYPES:
-            raise UsageError(f"Gate inputs are kept as f32 or f16, not {self.gate_dtype!r}.")
+            raise UsageError(f"--gate-dtype takes f32 or f16, not {self.gate_dtype!r}.")
 
     def row_bytes(self, n_expert: int, n_embd: int) -> int:
-        """Return the bytes of what is wanted of one token at one layer."""
+        """Return the bytes that are copied of one token at one layer."""
         gate_bytes = np.dtype(_DTYPES[self.gate_dtype]).itemsize * n_embd
         return self.logits * 4 * n_expert + self.gate_inputs * gate_bytes
 
 
 class PassCapture:
-    """What the hook saw in one pass, row by row: layer by layer as they ran, in each token by token.
+    """What the hook copied in one pass: a row for each layer and token, in the order they ran.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class PassCapture:
         Each layer with its number of rows.
     experts : ndarray, uint16 [n_rows, top_k]
     weights : ndarray, float32 [n_rows, top_k]
-    residency : ndarray, uint8 [n_rows, top_k], or None where experts are not streamed
+    residency : ndarray, uint8 [n_rows, top_k], or None if experts are not streamed
     logits : ndarray, float32 [n_rows, n_expert], or None
     gate_input : ndarray, float32 or float16 [n_rows, n_embd], or None
     embedding : ndarray, float32 [n_tokens, n_embd], or None
@@ -76,12 +76,12 @@ class PassCapture:
         self.n_rows = 0
 
     def end_layer(self, layer: int, count: int) -> None:
-        """Note that a layer's `count` rows are all there."""
+        """Note that all of a layer's `count` rows are there."""
         self.layers.append((layer, count))
         self.n_rows += count
 
-    def cut(self) -> None:
-        """Drop the rows that were kept free for tokens a layer did not run."""
+    def trim(self) -> None:
+        """Drop the rows that are left over because a layer did not run all tokens."""
         for name in ("experts", "weights", "residency", "logits", "gate_input"):
             rows = getattr(self, name)
             if rows is not None:
@@ -100,23 +100,30 @@ class Hook:
 
     Attributes
     ----------
-    held : Held
-        Tells when Ctrl-C is to break the pass off.
+    ctrl_c : CtrlC
+        Says when Ctrl-C is to end the pass.
     on_selection : callable or None
-        Called as ``on_selection(layer, experts)`` when a layer has selected and its experts have
-        not run; returns the residency of each selected expert.
+        Called as ``on_selection(layer, experts)`` when a layer has selected its experts and they
+        have not run yet; returns the residency of each selected expert.
     """
 
     def __init__(self, capture: Capture):
         self.capture = capture
         self.on_selection: OnSelection | None = None
         self.callback = binding.load().ggml_backend_sched_eval_callback(self._call)
-        self.current: PassCapture | None = None
-        self.held = Held()
+        self.ctrl_c = CtrlC()
+        self._current: PassCapture | None = None
         self._act: Callable[[int, bool], bool] = self._ignore
         self._error: BaseException | None = None
         self._nodes: list[int] = []
         self._wanted: dict[bytes, Callable[[int, bool], bool]] = {}
+
+    @property
+    def current(self) -> PassCapture:
+        """What was copied of the pass that runs."""
+        if self._current is None:
+            raise RuntimeError("no pass runs: call begin first")
+        return self._current
 
     def collect_nodes(self) -> list[int]:
         """From now on note the address of every node; the list returned fills while a pass runs."""
@@ -141,25 +148,25 @@ class Hook:
     def begin(self, n_tokens: int) -> None:
         """Make room for a pass of `n_tokens` tokens."""
         streamed = self.on_selection is not None
-        self.current = PassCapture(self._plan, self.capture, n_tokens, streamed)
+        self._current = PassCapture(self._plan, self.capture, n_tokens, streamed)
 
     def end(self) -> PassCapture:
-        """Return what was captured since `begin`."""
-        captured, self.current = self.current, None
-        captured.cut()
+        """Return what was copied since `begin`."""
+        captured, self._current = self.current, None
+        captured.trim()
         return captured
 
     def reraise(self) -> None:
-        """Raise what went wrong in the callback, if anything did."""
+        """Raise the exception that the callback met, if it met one."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _call(self, node: int, ask: bool, _data: object) -> bool:
-        # An exception must not cross C: it is kept. That a node is wanted, and after it no other,
-        # ends the pass there.
+        # An exception must not cross C, so it is stored. The pass ends where a node is wanted and
+        # no node after it is.
         try:
-            if self._error is None and not self.held.pressing:
+            if self._error is None and not self.ctrl_c.must_stop:
                 return self._act(node, ask)
             self._error = self._error or KeyboardInterrupt()
         except BaseException as error:
@@ -175,8 +182,8 @@ class Hook:
         return False
 
     def _dispatch(self, node: int, ask: bool) -> bool:
-        wanted = self._wanted.get(ctypes.string_at(node + NAME_OFFSET))
-        return wanted is not None and wanted(node, ask)
+        act = self._wanted.get(ctypes.string_at(node + NAME_OFFSET))
+        return act is not None and act(node, ask)
 
     def _embedding(self, node: int, ask: bool) -> bool:
         if not ask:
@@ -188,8 +195,8 @@ class Hook:
 class _LayerWatch:
     """The hook's answers for the nodes of one layer.
 
-    A layer that runs a second set of experts by the same ids (GroveMoE) names its nodes twice;
-    the first of a name counts.
+    A layer that runs a second set of experts by the same ids (GroveMoE) has two nodes of each name;
+    the first of them counts.
     """
 
     def __init__(self, hook: Hook, layer: MoeLayer):
@@ -199,37 +206,37 @@ class _LayerWatch:
         self._done_in: PassCapture | None = None
 
     def router(self, node: int, ask: bool) -> bool:
-        seen = self.hook.current
-        if self._done_in is seen:
+        current = self.hook.current
+        if self._done_in is current:
             return False
         if not ask:
             product = Tensor.from_address(node)
-            rows = slice(seen.n_rows, seen.n_rows + math.prod(product.ne[1:]))
-            if seen.logits is not None:
-                seen.logits[rows] = product.rows()
+            rows = slice(current.n_rows, current.n_rows + math.prod(product.ne[1:]))
+            if current.logits is not None:
+                current.logits[rows] = product.rows()
                 if self.layer.router_bias is not None:
-                    seen.logits[rows] += self.layer.router_bias
-            if seen.gate_input is not None:
-                seen.gate_input[rows] = product.source(1).rows()
+                    current.logits[rows] += self.layer.router_bias
+            if current.gate_input is not None:
+                current.gate_input[rows] = product.source(1).rows()
         return True
 
     def ids(self, node: int, _ask: bool) -> bool:
         if self._done_in is not self.hook.current:
-            self._ids = node  # computed by the time the weights are
+            self._ids = node  # its data is there once the weights are computed
         return False
 
     def weights(self, node: int, ask: bool) -> bool:
-        seen = self.hook.current
-        if self._done_in is seen:
+        current = self.hook.current
+        if self._done_in is current:
             return False
         if not ask:
             layer = self.layer.layer
             experts = Tensor.from_address(self._ids).rows()
-            rows = slice(seen.n_rows, seen.n_rows + len(experts))
-            seen.experts[rows] = experts
-            seen.weights[rows] = Tensor.from_address(node).array().reshape(experts.shape)
-            if self.hook.on_selection is not None:
-                seen.residency[rows] = self.hook.on_selection(layer, experts)
-            seen.end_layer(layer, len(experts))
-            self._done_in = seen
+            rows = slice(current.n_rows, current.n_rows + len(experts))
+            current.experts[rows] = experts
+            current.weights[rows] = Tensor.from_address(node).array().reshape(experts.shape)
+            if current.residency is not None and self.hook.on_selection is not None:
+                current.residency[rows] = self.hook.on_selection(layer, experts)
+            current.end_layer(layer, len(experts))
+            self._done_in = current
         return True

@@ -1,4 +1,8 @@
-"""Ctrl-C while llama.cpp runs: it calls back into Python, where an exception would be lost in C."""
+"""Ctrl-C while llama.cpp runs: an exception raised in a callback from C would be lost in C.
+
+So `counted` counts Ctrl-C while a block runs, the callbacks ask whether to stop, and
+KeyboardInterrupt is raised at the end of the block.
+"""
 
 import signal
 import threading
@@ -6,62 +10,67 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Held:
-    """How often Ctrl-C was pressed, and how often that is only noted.
+class CtrlC:
+    """How often Ctrl-C was pressed.
 
     Attributes
     ----------
     count : int
-    patience : int
+        Presses so far.
+    tolerated : int
+        Presses that are only counted.
     """
 
-    def __init__(self, patience: int = 0):
+    def __init__(self, tolerated: int = 0):
         self.count = 0
-        self.patience = patience
+        self.tolerated = tolerated
 
     @property
-    def pressing(self) -> bool:
-        """Whether what runs is to be broken off."""
-        return self.count > self.patience
+    def must_stop(self) -> bool:
+        """Whether there were more presses than are tolerated."""
+        return self.count > self.tolerated
 
 
-_current: Held | None = None
+_current: CtrlC | None = None
 
 
 @contextmanager
-def held(patience: int = 0) -> Iterator[Held]:
-    """Note Ctrl-C instead of raising it; the calls from C look whether to break off.
+def counted(tolerated: int = 0) -> Iterator[CtrlC]:
+    """Count Ctrl-C instead of raising KeyboardInterrupt.
 
-    At the end of the block one too many is raised as ``KeyboardInterrupt``; one more, and Python's
-    own handler is back. Inside another `held`, that one's patience counts. Outside the main thread
-    Python raises nothing there is to hold, and an ignored Ctrl-C stays ignored.
+    If there were more presses than are tolerated, KeyboardInterrupt is raised at the end of the
+    block. One press more than that puts the previous handler back, so that the press after it has
+    its usual effect.
+    A block inside another `counted` shares the outer one's count. Outside the main thread there is
+    nothing to count, because Python raises KeyboardInterrupt in the main thread only. A Ctrl-C that
+    the process ignores stays ignored.
 
     Parameters
     ----------
-    patience : int
-        How many are only noted.
+    tolerated : int
+        Presses that are only counted.
     """
     global _current
-    noted = Held(patience)
+    ctrl_c = CtrlC(tolerated)
     previous = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(previous):
-        yield noted
+        yield ctrl_c
         return
     if _current is not None:
         yield _current
         return
 
-    def note(_signal: int, _frame: object) -> None:
-        noted.count += 1
-        if noted.count > patience + 1:
+    def count(_signal: int, _frame: object) -> None:
+        ctrl_c.count += 1
+        if ctrl_c.count > tolerated + 1:
             signal.signal(signal.SIGINT, previous)
 
     try:
-        _current = noted
-        signal.signal(signal.SIGINT, note)
-        yield noted
+        _current = ctrl_c
+        signal.signal(signal.SIGINT, count)
+        yield ctrl_c
     finally:
         _current = None  # first: once Python's handler is back, it may raise between any two lines
         signal.signal(signal.SIGINT, previous)
-    if noted.pressing:
+    if ctrl_c.must_stop:
         raise KeyboardInterrupt

@@ -1,26 +1,41 @@
-"""Reads of a model's files, several at a time, each into the place its bytes have in memory."""
+"""Reads of a model's files, several at a time, each into the place its bytes have in memory.
+
+Slices of files go in; the time and the bytes that reading them took come out. Nothing here knows
+what a slice holds, or whether it should be read.
+"""
 
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from tracekit.trace.errors import TracekitError
-from tracekit_engine.memory import PAGE, FileMemory
+from tracekit_engine.memory import FileMemory
 from tracekit_engine.model_file import cut_while_used
+from tracekit_engine.pages import PAGE
 
-PIECE = 4 << 20  # bytes: a bigger slice is read by several lanes
+PIECE = 4 << 20  # bytes; several lanes share a slice that is bigger
+LANE = "lane"  # the threads are called lane-1, lane-2 …
 Read = tuple[int, int, int]  # file, start, stop
 
 
 @dataclass(frozen=True)
 class ReadTimes:
-    """What a set of reads cost: summed over lanes, and for the one who waited; bytes moved."""
+    """What a set of reads took.
+
+    Attributes
+    ----------
+    io_ms : float
+        Time spent reading, summed over lanes.
+    stall_ms : float
+        Time that the caller waited.
+    moved_bytes : int
+    """
 
     io_ms: float = 0.0
     stall_ms: float = 0.0
@@ -28,25 +43,31 @@ class ReadTimes:
 
 
 class Lanes:
-    """Threads that read, the caller's own among them.
+    """Threads that read, the caller's own among them; closed with `close`.
 
     Parameters
     ----------
-    paths : sequence of Path
-    memory : list of FileMemory or None
-        Where each file's bytes belong.
+    paths : iterable of Path
+    memory : mapping of int to FileMemory
+        Where a file's bytes belong, by the file's index in `paths`.
     count : int
         Reads in flight at a time.
     direct : bool
         Read past the page cache (``O_DIRECT``). Offsets, lengths and addresses must then be
-        aligned: whole pages are read, into the same memory, since a byte's place in its page is
-        the same in both; what lies around a slice is the file's own content there.
+        aligned, so whole pages are read. They go into the same memory, because a byte's place in
+        its page is the same in file and memory. What they bring besides a slice is the file's own
+        content at that place.
+
+    Raises
+    ------
+    TracekitError
+        A file cannot be opened, or the system starts no more threads.
     """
 
     def __init__(
         self,
         paths: Iterable[Path],
-        memory: list[FileMemory | None],
+        memory: Mapping[int, FileMemory],
         count: int,
         direct: bool,
     ):
@@ -60,7 +81,7 @@ class Lanes:
             for path in self._paths:
                 self._files.append(_open(path, direct))
             for i in range(1, count):
-                helper = threading.Thread(target=self._help, name=f"lane-{i}", daemon=True)
+                helper = threading.Thread(target=self._help, name=f"{LANE}-{i}", daemon=True)
                 helper.start()
                 self._helpers.append(helper)
         except TracekitError:
@@ -73,7 +94,7 @@ class Lanes:
             ) from error
 
     def read(self, slices: Iterable[Read]) -> ReadTimes:
-        """Read slices (file, start, stop) and return when the last is in.
+        """Read slices (file, start, stop) and return when the last one is read.
 
         Raises
         ------
@@ -88,7 +109,8 @@ class Lanes:
         try:
             lanes = [self._run(job.pieces)] + [job.done.get() for _ in range(helping)]
         finally:
-            # Broken off: no lane begins another piece. What one still writes is what belongs there.
+            # After an interrupt no lane begins another piece. What a lane still writes is the
+            # file's content at its place, which does no harm.
             job.pieces.clear()
         for lane in lanes:
             if lane.error is not None:
@@ -100,7 +122,7 @@ class Lanes:
         )
 
     def forget_cached(self) -> None:
-        """Drop the files' pages from the page cache: what stays in memory is held elsewhere."""
+        """Drop the files' pages from the page cache: what is needed of them has been copied."""
         for file in self._files:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -135,14 +157,14 @@ class Lanes:
         while lane.error is None:
             try:
                 piece = pieces.popleft()
-            except IndexError:  # another lane took the last
+            except IndexError:  # another lane took the last piece
                 break
             try:
                 lane.moved += self._fill(piece)
             except OSError as error:
                 path = self._paths[piece.file]
                 lane.error = TracekitError(f"A read of {path} failed: {error.strerror}.")
-            except Exception as error:  # whatever it is: the caller waits for this lane
+            except Exception as error:  # any other error too, because the caller waits for the lane
                 lane.error = error
         lane.seconds = time.perf_counter() - started
         return lane
@@ -161,7 +183,7 @@ class Lanes:
 
 
 class _Piece(NamedTuple):
-    """A read: [start, stop) of a file, of which the bytes before `needed` must be there."""
+    """A read of [start, stop) of a file; the file must have all bytes before `needed`."""
 
     file: int
     start: int
@@ -170,7 +192,7 @@ class _Piece(NamedTuple):
 
 
 class _Job(NamedTuple):
-    """A set of reads under way: what no lane has begun, and what each lane has done."""
+    """A set of reads: the pieces that no lane has begun, and the lanes that are done."""
 
     pieces: deque[_Piece]
     done: "SimpleQueue[_Lane]"

@@ -1,4 +1,8 @@
-"""A model that llama.cpp has loaded: its vocabulary, its chat template, its memory."""
+"""A model that llama.cpp has loaded: its weights, its vocabulary, its chat template.
+
+A `ModelFile` goes in; tokens, pieces of text and llama.cpp's pointer come out. Nothing here
+evaluates a token.
+"""
 
 import ctypes
 import os
@@ -10,20 +14,21 @@ from tracekit_engine.model_file import ModelFile
 
 
 class Model:
-    """The weights, mapped, on the CPU; closed with `close`.
+    """A model whose weights are mapped into memory, on the CPU; closed with `close`.
 
     Parameters
     ----------
     file : ModelFile
     n_expert_used : int, optional
-        Experts a token selects, instead of the model's own number.
+        Experts that a token selects, instead of the model's own number.
     weights : bool
-        Without, nothing can be evaluated, but a context can be made, to see whether one can be.
+        False leaves the weights out. Nothing can then be evaluated, but a context can be made, to
+        find out whether one can be.
 
     Raises
     ------
     TracekitError
-        llama.cpp cannot load the model; the sentence says what it complained of.
+        llama.cpp cannot load the model; the sentence gives its reason.
     UsageError
         `n_expert_used` is out of range.
     """
@@ -31,7 +36,7 @@ class Model:
     def __init__(self, file: ModelFile, n_expert_used: int | None = None, weights: bool = True):
         llama = binding.load()
         self.file = file
-        binding.log().forget()
+        binding.log().clear()
         llama.llama_backend_init()
         params = llama.llama_model_default_params()
         no_devices = (ctypes.c_void_p * 1)(None)
@@ -42,19 +47,19 @@ class Model:
             load_mode=llama.LLAMA_LOAD_MODE_MMAP if weights else llama.LLAMA_LOAD_MODE_NONE,
             no_alloc=not weights,
             lazy_mode=llama.LLAMA_LAZY_MODE_OFF,
-            use_extra_bufts=False,  # repacked weights would not lie as the file has them
+            use_extra_bufts=False,  # these would repack weights, unlike the file
         )
         if n_expert_used is not None:
             overrides = self._override_top_k(n_expert_used)
             binding.set_fields(params, kv_overrides=overrides)
-        self._pointer = None
+        self._pointer: int | None = None
 
         def load() -> None:
             self._pointer = llama.llama_model_load_from_file(os.fsencode(file.paths[0]), params)
 
         try:
-            with interrupts.held() as held:
-                go_on = llama.llama_progress_callback(lambda _share, _data: not held.pressing)
+            with interrupts.counted() as ctrl_c:
+                go_on = llama.llama_progress_callback(lambda _share, _data: not ctrl_c.must_stop)
                 binding.set_fields(params, progress_callback=go_on)
                 binding.guarded(load)
         except KeyboardInterrupt:
@@ -64,41 +69,43 @@ class Model:
             raise TracekitError(f"llama.cpp cannot load {file.paths[0]}: {failed}.") from failed
         if not self._pointer:
             raise TracekitError(
-                f"llama.cpp cannot load {file.paths[0]}: {binding.log().complaint()}."
+                f"llama.cpp cannot load {file.paths[0]}: {binding.log().first_error()}."
             )
 
-    def _override_top_k(self, n_expert_used: int) -> ctypes.Array:
+    def _override_top_k(self, n_expert_used: int) -> "ctypes.Array[ctypes.Structure]":
         if not 1 <= n_expert_used <= self.file.n_expert:
             raise UsageError(
-                f"{n_expert_used} experts per token cannot be: the model has {self.file.n_expert}."
+                f"--n-expert-used takes a whole number from 1 to {self.file.n_expert}, the model's "
+                f"number of experts, not {n_expert_used}."
             )
         llama = binding.load()
-        overrides = (llama.llama_model_kv_override * 2)()  # an empty key ends the list
+        # llama.cpp reads the list up to an empty key, which is the second here.
+        overrides: ctypes.Array[ctypes.Structure] = (llama.llama_model_kv_override * 2)()
         overrides[0].tag = llama.LLAMA_KV_OVERRIDE_TYPE_INT
         overrides[0].key = f"{self.file.arch}.expert_used_count".encode()
         overrides[0].value.val_i64 = n_expert_used
         return overrides
 
     @property
-    def pointer(self) -> ctypes.c_void_p:
-        """What llama.cpp knows the model by."""
+    def pointer(self) -> int:
+        """Address of llama.cpp's model; ValueError once the model is closed."""
         if not self._pointer:
             raise ValueError("the model is closed")
         return self._pointer
 
     @property
-    def _vocab(self) -> ctypes.c_void_p:
-        return binding.load().llama_model_get_vocab(self.pointer)
+    def _vocab(self) -> int:
+        return int(binding.load().llama_model_get_vocab(self.pointer))
 
     @property
     def n_vocab(self) -> int:
         """Number of tokens in the vocabulary."""
-        return binding.load().llama_vocab_n_tokens(self._vocab)
+        return int(binding.load().llama_vocab_n_tokens(self._vocab))
 
     @property
     def n_layer(self) -> int:
         """Number of layers that run."""
-        return binding.load().llama_model_n_layer(self.pointer)
+        return int(binding.load().llama_model_n_layer(self.pointer))
 
     @property
     def n_ctx_train(self) -> int:
@@ -108,12 +115,17 @@ class Model:
     @property
     def first_token(self) -> int:
         """A token to begin with: the one that begins a text, else the first of the vocabulary."""
-        return max(0, binding.load().llama_vocab_bos(self._vocab))
+        return max(0, int(binding.load().llama_vocab_bos(self._vocab)))
 
     def tokenize(self, text: str) -> list[int]:
-        """Return the tokens of a text, with those the model wants around every text.
+        """Return the tokens of a text, with those that the model adds around every text.
 
-        ``<|…|>`` in the text are the tokens of that name, as in llama.cpp's own programs.
+        ``<|…|>`` in the text is the token of that name, as in llama.cpp's own programs.
+
+        Raises
+        ------
+        TracekitError
+            llama.cpp cannot split the text.
         """
         data = text.encode()
         size = len(data) + 8
@@ -127,14 +139,14 @@ class Model:
         return list(tokens[:count])
 
     def check_tokens(self, tokens: Iterable[int]) -> None:
-        """Raise ValueError if a number is no token of the vocabulary."""
+        """Raise ValueError if a number is not a token of the vocabulary."""
         count = self.n_vocab
         for token in tokens:
             if not 0 <= token < count:
-                raise ValueError(f"{token} is no token: the vocabulary has {count:,}, from 0")
+                raise ValueError(f"{token} is not a token: they go from 0 to {count - 1:,}")
 
     def piece(self, token: int) -> bytes:
-        """Return the bytes a token stands for; of a control token its name."""
+        """Return a token's bytes; a control token has its name."""
         self.check_tokens([token])
         llama = binding.load()
         size = 64
@@ -146,9 +158,9 @@ class Model:
             size = -count
 
     def ends_text(self, token: int) -> bool:
-        """Whether the model ends a text, or its turn in a chat, with this token."""
+        """Return whether the model ends a text, or its turn in a chat, with this token."""
         self.check_tokens([token])
-        return binding.load().llama_vocab_is_eog(self._vocab, token)
+        return bool(binding.load().llama_vocab_is_eog(self._vocab, token))
 
     def chat_prompt(self, messages: Sequence[tuple[str, str]]) -> str:
         """Return the text that the model's chat template makes of (role, content) messages.

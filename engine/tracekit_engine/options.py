@@ -1,4 +1,4 @@
-"""How a session loads, evaluates and streams."""
+"""How a session loads a model, evaluates tokens and streams experts, as a user asks for it."""
 
 import os
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from tracekit_engine.hook import Capture
 
 MOST_CTX = 1 << 24
 MOST_THREADS = 1024
-MOST_BYTES = 1 << 62
+MOST_CACHE_BYTES = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,14 @@ class Streaming:
     direct_io: bool = False
 
     def __post_init__(self) -> None:
-        if self.cache_bytes is not None and not 0 <= self.cache_bytes <= MOST_BYTES:
-            raise UsageError(f"A cache of {self.cache_bytes} bytes cannot be; give 0 to 2^62.")
-        if not 1 <= self.lanes <= MOST_THREADS:
-            raise UsageError(f"{self.lanes} I/O threads cannot be; give 1 to {MOST_THREADS}.")
+        if self.cache_bytes is not None and not 0 <= self.cache_bytes <= MOST_CACHE_BYTES:
+            raise UsageError(f"A cache takes 0 to 2^62 bytes, not {self.cache_bytes}.")
+        _check_range("--io-threads", self.lanes, MOST_THREADS)
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a session loads and evaluates.
+    """How a session loads a model and evaluates tokens.
 
     Attributes
     ----------
@@ -48,14 +47,18 @@ class Options:
     threads : int or None
         Compute threads; None takes all cores but one, which is left to reading and writing.
     n_expert_used : int or None
+        Experts that a token selects; None takes the model's own number.
     chunk : int or None
-        Most tokens of a prompt evaluated in one pass; None takes 512, less where a pass would
-        hold more than 16 MiB of captured gate inputs and logits. A longer chunk reads each expert
-        less often while streaming, and takes more memory. While streaming it is never more tokens
-        than whose experts of one layer fit the budget, whatever they select. Runs agree to the bit
-        at the same chunk; at another, sums over a prompt may be rounded in another order.
+        The most tokens of a prompt that are evaluated in one pass. None takes 512, or fewer if a
+        pass would hold more than 16 MiB of captured gate inputs and logits. A longer chunk reads
+        each expert less often while streaming, and takes more memory. While streaming, a chunk has
+        no more tokens than can have their experts of one layer in the budget, whatever they select.
+        Two runs agree to the bit if they have the same chunk; with another one, sums over a prompt
+        may be rounded in another order.
     streaming : Streaming or None
         None keeps all experts resident.
+    capture : Capture
+        What is copied out of every pass.
     """
 
     n_ctx: int = 2048
@@ -66,15 +69,21 @@ class Options:
     capture: Capture = field(default_factory=Capture)
 
     def __post_init__(self) -> None:
-        for name, most in (("n_ctx", MOST_CTX), ("threads", MOST_THREADS), ("chunk", MOST_CTX)):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= most:
-                raise UsageError(f"{name.replace('_', ' ')} {value} cannot be; give 1 to {most}.")
+        _check_range("--ctx", self.n_ctx, MOST_CTX)
+        if self.threads is not None:
+            _check_range("--threads", self.threads, MOST_THREADS)
+        if self.chunk is not None:
+            _check_range("--chunk", self.chunk, MOST_CTX)
 
     @property
     def compute_threads(self) -> int:
-        """`threads`, or what stands in for None."""
+        """Compute threads, with None replaced by a number."""
         return self.threads or max(1, available_cores() - 1)
+
+
+def _check_range(option: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise UsageError(f"{option} takes a whole number from 1 to {most}, not {value}.")
 
 
 def available_cores() -> int:

@@ -1,10 +1,12 @@
-"""Prompts: from the command line, a file, standard input or a JSONL file; one is one turn."""
+"""Prompts: from the command line, a file, standard input or a JSONL file; each makes one turn.
+
+Texts and files go in; prompts and their tokens come out. Nothing here evaluates a token.
+"""
 
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit_engine.model import Model
@@ -17,19 +19,21 @@ class Prompt:
     Raises
     ------
     UsageError
-        It is not Unicode text.
+        There is neither text nor message, or something in it is not Unicode text.
     """
 
     text: str | None = None
     messages: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.text and not self.messages:
+            raise UsageError("The prompt is empty; a turn needs at least one token to begin with.")
         try:
             self.as_given.encode()
         except UnicodeEncodeError as error:
             raise UsageError(
                 "The prompt is not UTF-8 text: it holds half a character, or bytes of another "
-                "encoding; write it anew in UTF-8."
+                "encoding; save it as UTF-8."
             ) from error
 
     @property
@@ -50,29 +54,29 @@ class Prompt:
         Raises
         ------
         TracekitError
-            Messages without `chat`, no chat template, or no token at all.
+            There are messages without `chat`, no chat template, or no token.
         """
-        if self.text is not None and not self.text:
-            raise UsageError("The prompt is empty; a turn needs at least one token to begin with.")
-        if not chat and self.text is None:
-            raise UsageError("The prompts are chat messages; add --chat.")
-        text = self.text
         if chat:
-            text = model.chat_prompt(self.messages or (("user", self.text),))
+            text = model.chat_prompt(self.messages or (("user", self.text or ""),))
+        elif self.text is not None:
+            text = self.text
+        else:
+            raise UsageError("The prompts are chat messages; add --chat.")
         tokens = model.tokenize(text)
         if chat and len(tokens) > 1 and tokens[0] == tokens[1] == model.first_token:
-            del tokens[0]  # the template writes the token that begins a text, as the model does
+            del tokens[0]  # both the template and the model write the token that begins a text
         if not tokens:
-            raise UsageError(f"The prompt {text!r} holds no token; give it some text.")
+            raise UsageError(f"The prompt {text!r} makes no token; give it some text.")
         return tokens
 
 
 def from_file(path: Path) -> Prompt:
-    """Read a file, or standard input for ``-``, as one prompt; a last newline is not part of it.
+    """Read a file, or standard input for ``-``, as one prompt without the last newline.
 
     Raises
     ------
     TracekitError
+        It cannot be read, or is not UTF-8 text.
     """
     return Prompt(_read(path).removesuffix("\n"))
 
@@ -80,12 +84,12 @@ def from_file(path: Path) -> Prompt:
 def from_jsonl(path: Path) -> list[Prompt]:
     """Read one prompt a line: ``"text"``, ``{"prompt": "text"}`` or ``{"messages": [...]}``.
 
-    A message is ``{"role": "user", "content": "text"}``. Empty lines do not count.
+    A message is ``{"role": "user", "content": "text"}``. Empty lines are skipped.
 
     Raises
     ------
     TracekitError
-        The sentence names the line.
+        The file cannot be read, or holds no prompt, or a line is not one; the sentence names it.
     """
     prompts = []
     for number, line in enumerate(_read(path).split("\n"), start=1):
@@ -93,14 +97,14 @@ def from_jsonl(path: Path) -> list[Prompt]:
             try:
                 prompts.append(_prompt(json.loads(line)))
             except (ValueError, RecursionError, UsageError) as error:
-                what = str(error).rstrip(".")
-                raise UsageError(f"{path}, line {number}: {what}.") from error
+                reason = str(error).rstrip(".")
+                raise UsageError(f"{path}, line {number}: {reason}.") from error
     if not prompts:
         raise UsageError(f"{path} holds no prompt.")
     return prompts
 
 
-def _prompt(value: Any) -> Prompt:
+def _prompt(value: object) -> Prompt:
     if isinstance(value, str):
         return Prompt(value)
     if isinstance(value, dict) and isinstance(value.get("prompt"), str):
@@ -111,7 +115,7 @@ def _prompt(value: Any) -> Prompt:
     raise ValueError('a line is a text, {"prompt": text} or {"messages": [{"role", "content"}, …]}')
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(value.get(key), str) for key in ("role", "content")
     )

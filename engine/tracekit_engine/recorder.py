@@ -1,4 +1,7 @@
-"""Recording: prompts evaluated, tokens generated, every routing written to a trace."""
+"""Recording: evaluate prompts, generate tokens, write every routing to a trace.
+
+A model's path, prompts and options go in; a trace comes out. Nothing here prints.
+"""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import tracekit
 from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.errors import UsageError
 from tracekit.trace.folder import check_target
 from tracekit.trace.schema import DECODE, PREFILL
+from tracekit.version import version
 from tracekit_engine import binding, interrupts
-from tracekit_engine.budget import check_budget
+from tracekit_engine.budget import check_given_budget
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options
@@ -24,12 +27,11 @@ from tracekit_engine.store import StoreTotals
 
 CTX_STEP = 256
 
-LENGTH, END_OF_TEXT, CONTEXT_FULL, INTERRUPTED = (
-    "length",
-    "end of text",
-    "context full",
-    "interrupted",
-)
+# Why a turn ended.
+LENGTH = "length"
+END_OF_TEXT = "end of text"
+CONTEXT_FULL = "context full"
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,15 @@ class Generation:
     Attributes
     ----------
     n_decode : int
-        Most decode passes of a turn; 0 evaluates the prompt only.
+        The most decode passes of a turn; 0 evaluates the prompt only.
+    sampling : Sampling
+        How the next token is chosen.
     ignore_eos : bool
         Go on after the token that ends a text.
     chat : bool
         Put the prompt into the model's chat template.
     n_ctx : int or None
-        Context length; None takes what the longest turn needs.
+        Context length in tokens; None takes what the longest turn needs.
     """
 
     n_decode: int = 128
@@ -56,12 +60,26 @@ class Generation:
 
     def __post_init__(self) -> None:
         if self.n_decode < 0:
-            raise UsageError(f"-n {self.n_decode} cannot be; give 0 or more decode passes.")
+            raise UsageError(f"-n takes a whole number of 0 or more, not {self.n_decode}.")
 
 
 @dataclass
 class Progress:
-    """Where a recording stands."""
+    """How far a recording is.
+
+    Attributes
+    ----------
+    turn, turns : int
+        Index of the current turn, and how many there are.
+    n_decode : int
+        The most decode passes of a turn.
+    decoded, decoded_in_turn, prefilled : int
+        Tokens decoded so far, those of the current turn, and tokens of prompts evaluated.
+    decode_seconds : float
+        Time spent in decode passes.
+    totals : StoreTotals or None
+        What the expert cache did so far; None if experts are not streamed.
+    """
 
     turn: int = 0
     turns: int = 0
@@ -74,12 +92,12 @@ class Progress:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Decoded tokens per second, None before the first."""
+        """Decoded tokens per second, None before the first one."""
         return self.decoded / self.decode_seconds if self.decode_seconds > 0 else None
 
     @property
     def hit_rate(self) -> float | None:
-        """Cumulative hit rate, None where experts are not streamed."""
+        """Cumulative hit rate, None if experts are not streamed."""
         if self.totals is None or not self.totals.lookups:
             return None
         return self.totals.hits / self.totals.lookups
@@ -94,10 +112,12 @@ class Recording:
     path : Path
     ended : str
         Why the last turn ended: ``length``, ``end of text``, ``context full``, ``interrupted``.
+    progress : Progress
+        The counts at the end.
     cache_bytes : int or None
-        Budget of the expert cache.
+        Budget of the expert cache; None if experts are not streamed.
     token_cycle : int
-        Bytes of experts that one token touches.
+        Bytes of experts that one token touches over all layers.
     """
 
     path: Path
@@ -125,9 +145,9 @@ def record(
     Parameters
     ----------
     model : path
-        A GGUF file, or the first of a split model.
+        A GGUF file, or the first file of a split model.
     prompts : str or Prompt, or a sequence of them
-        Each is one turn: the context is cleared between them, the expert cache is kept.
+        Each makes one turn. The context is cleared between turns, the expert cache is kept.
     path : path
         The trace to write.
     options : Options
@@ -137,21 +157,37 @@ def record(
     force : bool
         Overwrite a trace that exists.
     command : sequence of str
-        The command line, for the trace's own record.
-    on_progress, on_piece, on_start : callable, optional
-        Called after every pass; with (turn, bytes) of every decoded token; with the loaded
-        session.
+        The command line that ran this, which the trace keeps.
+    on_progress : callable, optional
+        Called with the progress after every pass.
+    on_piece : callable, optional
+        Called with the turn and the bytes of every decoded token.
+    on_start : callable, optional
+        Called with the session once the model is loaded.
 
     Raises
     ------
     TracekitError
-        One sentence that says what cannot be. What was recorded before a failure stays readable,
+        One sentence that says what is wrong. What was recorded before a failure stays readable,
         marked incomplete.
 
     Notes
     -----
-    Ctrl-C ends the recording after the pass that runs; the trace is then complete and says so.
-    A second one breaks the pass off, and the trace is left incomplete.
+    Ctrl-C ends the recording after the pass that runs; the trace is then complete, and `ended` is
+    ``interrupted``. A second Ctrl-C ends the pass too, and the trace is left incomplete.
+
+    Examples
+    --------
+    >>> import tracekit
+    >>> from tracekit.engine import Generation, Options, Streaming
+    >>> tracekit.record("model.gguf", "Once upon a time", "run.trace")
+    >>> tracekit.record(
+    ...     "model.gguf",
+    ...     ["Once upon a time", "In a hole in the ground"],
+    ...     "streamed.trace",
+    ...     options=Options(streaming=Streaming(cache_bytes=3000 << 20)),
+    ...     generation=Generation(n_decode=256),
+    ... )
     """
     options, generation = options or Options(), generation or Generation()
     given = [prompts] if isinstance(prompts, str | Prompt) else prompts
@@ -161,7 +197,7 @@ def record(
         raise UsageError("There is no prompt; give one with -p.")
     check_target(path, force)  # before a large model is loaded
     file = ModelFile.open(Path(model))
-    check_budget(file, options)
+    check_given_budget(file, options)
     loaded = Model(file, options.n_expert_used)
     try:
         token_lists = [turn.tokens(loaded, generation.chat) for turn in turns]
@@ -189,7 +225,7 @@ def record(
 
 
 class _Run:
-    """One recording under way."""
+    """One recording while it runs: its session, its writer, its progress."""
 
     def __init__(
         self,
@@ -215,26 +251,29 @@ class _Run:
         sampler = Sampler(self.generation.sampling)
         ended = LENGTH
         try:
-            with interrupts.held(patience=1) as held:
+            with interrupts.counted(tolerated=1) as ctrl_c:
                 for turn, tokens in enumerate(self.turns):
                     sampler.reset()
                     self.progress.turn, self.progress.decoded_in_turn = turn, 0
-                    ended = self._turn(turn, tokens, sampler, held)
+                    ended = self._turn(turn, tokens, sampler, ctrl_c)
                     if ended == INTERRUPTED:
                         break
-                self.session.close()  # joining the parts takes memory that the experts held
+                self.session.close()  # frees the experts' memory for joining the trace's parts
                 self.writer.close(complete=True, ended=ended)
         finally:
             sampler.close()
         return ended
 
-    def _turn(self, turn: int, tokens: list[int], sampler: Sampler, held: interrupts.Held) -> str:
+    def _turn(
+        self, turn: int, tokens: list[int], sampler: Sampler, ctrl_c: interrupts.CtrlC
+    ) -> str:
+        """Evaluate a prompt, decode, and return why the turn ended."""
         session = self.session
         session.clear()
         for start in range(0, len(tokens), session.chunk):
             part = tokens[start : start + session.chunk]
             self._evaluate(part, turn, PREFILL, want_logits=start + len(part) == len(tokens))
-            if held.count:
+            if ctrl_c.count:
                 return INTERRUPTED
         for _ in range(self.generation.n_decode):
             token = sampler.sample(session.context)
@@ -245,31 +284,31 @@ class _Run:
             self._evaluate([token], turn, DECODE, want_logits=True)
             if self.on_piece is not None:
                 self.on_piece(turn, session.model.piece(token))
-            if held.count:
+            if ctrl_c.count:
                 return INTERRUPTED
         return LENGTH
 
     def _evaluate(self, tokens: list[int], turn: int, phase: int, want_logits: bool) -> None:
-        done = self.session.evaluate(tokens, want_logits)
+        evaluated = self.session.evaluate(tokens, want_logits)
         place = Place(turn, self._passes, phase)
         pieces = [self.session.model.piece(token) for token in tokens]
-        self.writer.write_pass(routing_rows(done, place), step_rows(done, place, pieces))
+        self.writer.write_pass(routing_rows(evaluated, place), step_rows(evaluated, place, pieces))
         if phase == PREFILL:
-            self.writer.flush()  # a chunk is large: the next waits until it has left the memory
+            self.writer.flush()  # a chunk is large; write it before the next one takes memory
         self._passes += 1
-        self._report(done, phase)
+        self._report(evaluated, phase)
 
-    def _report(self, done: Pass, phase: int) -> None:
+    def _report(self, evaluated: Pass, phase: int) -> None:
         progress = self.progress
         if phase == DECODE:
             progress.decoded += 1
             progress.decoded_in_turn += 1
-            progress.decode_seconds += done.wall_ms / 1e3
+            progress.decode_seconds += evaluated.wall_ms / 1e3
         else:
-            progress.prefilled += len(done.tokens)
-        if done.store is not None:
+            progress.prefilled += len(evaluated.tokens)
+        if evaluated.store is not None:
             progress.totals = progress.totals or StoreTotals()
-            progress.totals.add(done.store)
+            progress.totals.add(evaluated.store)
         if self.on_progress is not None:
             self.on_progress(progress)
 
@@ -294,6 +333,7 @@ def _facts(
 ) -> TraceFacts:
     file, first, store = session.file, session.plan.layers[0], session.store
     streaming = session.options.streaming
+    sampling = generation.sampling
     return TraceFacts(
         model=ModelFacts(
             name=file.name,
@@ -312,23 +352,23 @@ def _facts(
         source="recorded",
         engine=EngineFacts(
             name="tracekit",
-            version=f"{tracekit.__version__} (llama-cpp-python {binding.version()})",
+            version=f"{version()} (llama-cpp-python {binding.version()})",
             cache_policy="lru" if store else None,
             cache_bytes=store.budget if store else None,
-            io_threads=streaming.lanes if store else None,
-            direct_io=streaming.direct_io if store else None,
+            io_threads=streaming.lanes if streaming else None,
+            direct_io=streaming.direct_io if streaming else None,
             compute_threads=session.threads,
         ),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         prompts=[turn.as_given for turn in turns],
         sampling={
-            "temperature": generation.sampling.temperature,
-            "top_p": generation.sampling.top_p,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
             "n_decode": generation.n_decode,
             "ignore_eos": generation.ignore_eos,
             "chat": generation.chat,
         },
-        seed=generation.sampling.seed,
+        seed=sampling.seed,
         command=list(command),
         notes={
             "context": session.options.n_ctx,

@@ -1,4 +1,7 @@
-"""What a session saw, in the columns of a trace."""
+"""What a session evaluated, in the columns of a trace.
+
+Passes go in; rows come out, as `TraceWriter` takes them. Nothing here writes.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,56 +14,61 @@ from tracekit_engine.session import Pass, Session
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pass stands in a trace."""
+    """Where a pass belongs in a trace: its turn, its number over the whole trace, its phase."""
 
     turn: int
     number: int
     phase: int
 
 
-def routing_rows(done: Pass, place: Place) -> dict[str, np.ndarray]:
+def routing_rows(evaluated: Pass, place: Place) -> dict[str, np.ndarray]:
     """Return the rows of ``routing.parquet`` of one pass, in (layer, step) order.
 
-    What the hook did not copy is left out.
-
-    A layer that ran fewer tokens than the pass has ran its last ones: before the last layer
-    llama.cpp keeps only the tokens of which an output is wanted.
+    Columns that the hook did not copy are left out. A layer may run fewer tokens than the pass has:
+    before the last layer llama.cpp keeps only the tokens whose output is wanted. These are the
+    pass's last tokens.
     """
-    seen, stop = done.seen, done.first_step + len(done.tokens)
-    numbers, counts = zip(*seen.layers, strict=True)
-    rows = {
-        "turn": np.full(seen.n_rows, place.turn, np.int32),
-        "pass": np.full(seen.n_rows, place.number, np.int32),
-        "phase": np.full(seen.n_rows, place.phase, np.uint8),
+    captured, stop = evaluated.captured, evaluated.first_step + len(evaluated.tokens)
+    numbers, counts = zip(*captured.layers, strict=True)
+    rows: dict[str, np.ndarray] = {
+        "turn": np.full(captured.n_rows, place.turn, np.int32),
+        "pass": np.full(captured.n_rows, place.number, np.int32),
+        "phase": np.full(captured.n_rows, place.phase, np.uint8),
         "step": np.concatenate([np.arange(stop - n, stop, dtype=np.int32) for n in counts]),
         "layer": np.repeat(np.array(numbers, np.int16), counts),
     }
     for name in ("experts", "weights", "residency", "logits", "gate_input"):
-        values = getattr(seen, name)
+        values = getattr(captured, name)
         if values is not None:
             rows[name] = values
     return rows
 
 
-def step_rows(done: Pass, place: Place, pieces: Sequence[bytes]) -> dict[str, Any]:
-    """Return the rows of ``steps.parquet`` of one pass; its totals stand on the last."""
-    count = len(done.tokens)
+def step_rows(evaluated: Pass, place: Place, pieces: Sequence[bytes]) -> dict[str, Any]:
+    """Return the rows of ``steps.parquet`` of one pass; the last row has the pass's totals.
+
+    Parameters
+    ----------
+    pieces : sequence of bytes
+        The text of each token.
+    """
+    count = len(evaluated.tokens)
     rows: dict[str, Any] = {
         "turn": np.full(count, place.turn, np.int32),
         "pass": np.full(count, place.number, np.int32),
-        "step": np.arange(done.first_step, done.first_step + count, dtype=np.int32),
+        "step": np.arange(evaluated.first_step, evaluated.first_step + count, dtype=np.int32),
         "phase": np.full(count, place.phase, np.uint8),
-        "token": np.array(done.tokens, np.int32),
+        "token": np.array(evaluated.tokens, np.int32),
         "piece": list(pieces),
-        "wall_ms": _on_last(count, done.wall_ms, np.nan),
+        "wall_ms": _on_last(count, evaluated.wall_ms, np.nan),
     }
-    if done.seen.embedding is not None:
-        rows["embedding"] = done.seen.embedding
-    if done.store is not None:
+    if evaluated.captured.embedding is not None:
+        rows["embedding"] = evaluated.captured.embedding
+    if evaluated.store is not None:
         for name in ("io_ms", "stall_ms"):
-            rows[name] = _on_last(count, getattr(done.store, name), np.nan)
+            rows[name] = _on_last(count, getattr(evaluated.store, name), np.nan)
         for name in ("read_bytes", "lookups", "hits"):
-            rows[name] = _on_last(count, getattr(done.store, name), -1)
+            rows[name] = _on_last(count, getattr(evaluated.store, name), -1)
     return rows
 
 
@@ -69,7 +77,7 @@ def _on_last(count: int, value: float, null: float) -> np.ndarray:
 
 
 def layer_rows(session: Session) -> list[dict[str, Any]]:
-    """Return the rows of ``layers.parquet``: one per layer of the model, dense ones too."""
+    """Return the rows of ``layers.parquet``: one for each layer of the model, dense ones too."""
     file, routed = session.file, {layer.layer: layer for layer in session.plan.layers}
     rows = []
     for number in range(session.model.n_layer):

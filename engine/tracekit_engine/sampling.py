@@ -1,10 +1,12 @@
-"""The next token: the likeliest, or one drawn at a temperature."""
+"""How the next token is chosen: the likeliest one, or one drawn at random at a temperature."""
 
-import ctypes
 from dataclasses import dataclass
 
 from tracekit.trace.errors import UsageError
 from tracekit_engine import binding
+
+MOST_TEMPERATURE = 1000
+MOST_SEED = 2**32 - 2
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Sampling:
     top_p : float
         Draw from the likeliest tokens that together reach this probability.
     seed : int
-        Of the draws; every turn starts from it.
+        Seed of the draws; every turn starts from it.
     """
 
     temperature: float = 0.0
@@ -26,18 +28,20 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 1000:
-            raise UsageError(f"A temperature of {self.temperature} cannot be; give 0 or more.")
+        if not 0 <= self.temperature <= MOST_TEMPERATURE:
+            raise UsageError(
+                f"--temp takes a number from 0 to {MOST_TEMPERATURE}, not {self.temperature}."
+            )
         if not 0 < self.top_p <= 1:
-            raise UsageError(f"A top-p of {self.top_p} cannot be; give more than 0, at most 1.")
+            raise UsageError(f"--top-p takes a number above 0, at most 1, not {self.top_p}.")
         if self.temperature == 0 and self.top_p < 1:
-            raise UsageError("A top-p needs a temperature above 0: give --temp too.")
-        if not 0 <= self.seed < 2**32 - 1:
-            raise UsageError(f"The seed {self.seed} is out of range; give 0 to {2**32 - 2}.")
+            raise UsageError("--top-p needs a temperature above 0; give --temp too.")
+        if not 0 <= self.seed <= MOST_SEED:
+            raise UsageError(f"--seed takes a whole number from 0 to {MOST_SEED}, not {self.seed}.")
 
 
 class Sampler:
-    """llama.cpp's samplers in a row, as `sampling` wants them."""
+    """llama.cpp's chain of samplers for a `Sampling`; closed with `close`."""
 
     def __init__(self, sampling: Sampling):
         llama = binding.load()
@@ -54,12 +58,18 @@ class Sampler:
             llama.llama_sampler_chain_add(self._chain, step)
 
     def reset(self) -> None:
-        """Start the draws anew."""
+        """Start the draws from the seed again."""
         binding.load().llama_sampler_reset(self._chain)
 
-    def sample(self, context: ctypes.c_void_p) -> int:
-        """Return the token that follows the last evaluated one."""
-        return binding.load().llama_sampler_sample(self._chain, context, -1)
+    def sample(self, context: int) -> int:
+        """Return the token that follows the last evaluated one.
+
+        Parameters
+        ----------
+        context : int
+            Address of a llama.cpp context that holds the last token's logits.
+        """
+        return int(binding.load().llama_sampler_sample(self._chain, context, -1))
 
     def close(self) -> None:
         """Free the samplers."""

@@ -1,7 +1,9 @@
-"""A session: a model that evaluates tokens while its routing is watched and its experts streamed."""
+"""A session: it evaluates tokens with a model, watches the routing and streams the experts.
 
-import bisect
-import ctypes
+A model's path and options go in; what each pass selected comes out. Nothing here writes a trace or
+chooses a token.
+"""
+
 import os
 import sys
 import time
@@ -13,13 +15,20 @@ import numpy as np
 
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit_engine import binding, interrupts
-from tracekit_engine.budget import automatic_budget, check_budget, largest_chunk, tokens_that_fit
+from tracekit_engine.budget import (
+    automatic_budget,
+    check_given_budget,
+    largest_chunk,
+    tokens_that_fit,
+)
+from tracekit_engine.context import make_context, most_experts
+from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.graph import Plan, read_plan
 from tracekit_engine.hook import Hook, PassCapture
 from tracekit_engine.lanes import Lanes
 from tracekit_engine.memory import FileMemory, replace_mappings
 from tracekit_engine.model import Model
-from tracekit_engine.model_file import ModelFile, StoredTensor, cut_while_used
+from tracekit_engine.model_file import ModelFile, cut_while_used
 from tracekit_engine.options import Options, Streaming
 from tracekit_engine.store import ExpertStore, StoreTotals
 
@@ -33,26 +42,27 @@ class Pass:
     tokens : list of int
     first_step : int
         Context position of the first token.
-    seen : PassCapture
+    captured : PassCapture
+        What each layer selected, and what else was to be copied.
     wall_ms : float
     store : StoreTotals or None
-        Lookups and reads of the expert store; None where all experts are resident.
+        Lookups and reads of the expert store; None if all experts are resident.
     """
 
     tokens: list[int]
     first_step: int
-    seen: PassCapture
+    captured: PassCapture
     wall_ms: float
     store: StoreTotals | None
 
 
 class Session:
-    """A loaded model and one context.
+    """A loaded model and one context of it; closed with `close` or at the end of a with block.
 
     Parameters
     ----------
     model : path or Model
-        A `Model` is taken over: it is closed with the session.
+        The session owns a `Model` that it is given, and closes it.
     options : Options
 
     Raises
@@ -63,14 +73,17 @@ class Session:
 
     Examples
     --------
-    >>> with Session("model.gguf", Options(streaming=Streaming(cache_bytes=3000 << 20))) as session:
-    ...     done = session.evaluate(session.model.tokenize("Once upon a time"), want_logits=True)
-    ...     done.seen.experts
+    >>> import tracekit
+    >>> from tracekit.engine import Options, Streaming
+    >>> options = Options(streaming=Streaming(cache_bytes=3000 << 20))
+    >>> with tracekit.Session("model.gguf", options) as session:
+    ...     tokens = session.model.tokenize("Once upon a time")
+    ...     session.evaluate(tokens, want_logits=True).captured.experts
     """
 
     def __init__(self, model: str | os.PathLike[str] | Model, options: Options | None = None):
         self.options = options or Options()
-        self._context: ctypes.c_void_p | None = None
+        self._context: int | None = None
         self._has_logits = False
         self.lanes: Lanes | None = None
         self.store: ExpertStore | None = None
@@ -78,23 +91,23 @@ class Session:
             self.model = model
         else:
             file = ModelFile.open(Path(model))
-            check_budget(file, self.options)
+            check_given_budget(file, self.options)
             self.model = Model(file, self.options.n_expert_used)
         try:
-            with interrupts.held() as held:
-                self._open(held)
+            with interrupts.counted() as ctrl_c:
+                self._open(ctrl_c)
         except BaseException as error:
             self.close()
             if isinstance(error, binding.AbortError):
                 raise self._refusal(error) from error
             raise
 
-    def _open(self, held: interrupts.Held) -> None:
-        self._found = [path.stat() for path in self.file.paths]
+    def _open(self, ctrl_c: interrupts.CtrlC) -> None:
+        self._stats_at_open = [path.stat() for path in self.file.paths]
         self.position = 0
         self.chunk = largest_chunk(self.file, self.options)
         self._hook = Hook(self.options.capture)
-        self._hook.held = held
+        self._hook.ctrl_c = ctrl_c
         binding.guarded(self._prepare)
         self._experts = {
             layer.layer: [self.file.tensors[name] for name in layer.experts]
@@ -105,9 +118,9 @@ class Session:
         self._hook.follow(self.plan)
 
     def _prepare(self) -> None:
-        self._context = self.make_context(self._hook.callback)
+        self._context = make_context(self.model, self.options, self.chunk, self._hook.callback)
         self._batch = binding.load().llama_batch_init(self.chunk, 0, 1)
-        self.plan = self._learn()
+        self.plan = self._plan_of_one_token()
 
     def __enter__(self) -> Self:
         return self
@@ -116,14 +129,14 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        # In a notebook a cell that runs again drops the session it opened before.
+        # A notebook's cell that runs again drops the session that it opened before.
         if hasattr(self, "model") and not sys.is_finalizing():
             self.close()
 
     def close(self) -> None:
         """Free the context, the model and the threads that read; Ctrl-C waits for it."""
         llama = binding.load()
-        with interrupts.held():
+        with interrupts.counted():
             context, self._context = self._context, None
             if context is not None:
                 llama.llama_batch_free(self._batch)
@@ -139,12 +152,12 @@ class Session:
         return self.options.compute_threads
 
     @property
-    def context(self) -> ctypes.c_void_p:
-        """llama.cpp's context, for a sampler; ValueError where it holds no logits to sample from."""
-        self._check_open()
+    def context(self) -> int:
+        """Address of llama.cpp's context for a sampler; ValueError if there are no logits."""
+        context = self._open_context()
         if not self._has_logits:
             raise ValueError("there are no logits: evaluate with want_logits first")
-        return self._context
+        return context
 
     @property
     def file(self) -> ModelFile:
@@ -166,15 +179,15 @@ class Session:
 
     def clear(self) -> None:
         """Forget the tokens evaluated so far; the expert cache stays."""
-        self._check_open()
         llama = binding.load()
-        llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+        llama.llama_memory_clear(llama.llama_get_memory(self._open_context()), True)
         self.position = 0
         self._has_logits = False
 
-    def _check_open(self) -> None:
+    def _open_context(self) -> int:
         if self._context is None:
             raise ValueError("the session is closed")
+        return self._context
 
     def evaluate(self, tokens: list[int], want_logits: bool) -> Pass:
         """Evaluate up to `chunk` tokens that follow those evaluated so far, in one pass.
@@ -182,20 +195,22 @@ class Session:
         Parameters
         ----------
         want_logits : bool
-            Whether the last token's logits are wanted. Without, most models run no token
+            Whether the last token's logits are wanted. If not, most models run no token
             through the last layer's experts.
 
         Raises
         ------
         ValueError
             The context has no room for the tokens, or there are too many of them, or none.
-        TracekitError, KeyboardInterrupt
-            A model's file was cut. Or a read failed, or Ctrl-C broke the pass off: the tokens
-            evaluated so far are forgotten.
+        TracekitError
+            A model's file was cut, or a read failed.
+        KeyboardInterrupt
+            Ctrl-C ended the pass. After this, as after a failed read, the session has forgotten
+            the tokens evaluated so far.
         """
-        self._check_open()
+        self._open_context()
         if not 1 <= len(tokens) <= self.chunk:
-            raise ValueError(f"{len(tokens)} tokens in one pass; 1 to {self.chunk} can be")
+            raise ValueError(f"a pass takes 1 to {self.chunk} tokens, not {len(tokens)}")
         if self.position + len(tokens) > self.options.n_ctx:
             raise ValueError(
                 f"the context of {self.options.n_ctx} tokens holds {self.position}, so {len(tokens)} "
@@ -206,26 +221,26 @@ class Session:
             self._check_files()
         started, first_step = time.perf_counter(), self.position
         try:
-            with interrupts.held() as self._hook.held:
-                seen = self._watched(tokens, want_logits)
+            with interrupts.counted() as self._hook.ctrl_c:
+                captured = self._evaluate_watched(tokens, want_logits)
         except BaseException:
             self.clear()
             if self.store is not None:
-                self.store.take_totals()  # of a pass that is not one
+                self.store.take_totals()  # drops those of the pass that failed
             raise
         wall_ms = 1e3 * (time.perf_counter() - started)
         self.position += len(tokens)
         totals = self.store.take_totals() if self.store is not None else None
-        return Pass(tokens, first_step, seen, wall_ms, totals)
+        return Pass(tokens, first_step, captured, wall_ms, totals)
 
     def _check_files(self) -> None:
-        """Refuse to go on with a file that was cut: touching what it lost ends the process."""
-        for path, found in zip(self.file.paths, self._found, strict=True):
+        """Refuse to go on with a file that was cut: to touch its lost part would end the process."""
+        for path, at_open in zip(self.file.paths, self._stats_at_open, strict=True):
             try:
                 now = path.stat()
             except OSError:
                 continue  # a file that lost its name is still mapped
-            if now.st_ino == found.st_ino and now.st_size < found.st_size:
+            if now.st_ino == at_open.st_ino and now.st_size < at_open.st_size:
                 raise cut_while_used(path, now.st_size)
 
     def logits(self) -> np.ndarray:
@@ -233,18 +248,18 @@ class Session:
         pointer = binding.load().llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
 
-    def _watched(self, tokens: list[int], want_logits: bool) -> PassCapture:
+    def _evaluate_watched(self, tokens: list[int], want_logits: bool) -> PassCapture:
         self._hook.begin(len(tokens))
         self._decode(tokens, want_logits)
-        seen = self._hook.end()
-        self._check_finite(seen)
-        whole = [count == len(tokens) for _, count in seen.layers]
-        if len(whole) != len(self.plan.layers) or not all(whole[:-1]):
+        captured = self._hook.end()
+        self._check_finite(captured)
+        has_all_tokens = [count == len(tokens) for _, count in captured.layers]
+        if len(has_all_tokens) != len(self.plan.layers) or not all(has_all_tokens[:-1]):
             raise TracekitError(
                 f"llama.cpp evaluated the {len(tokens)} tokens at step {self.position} in parts, "
                 "which a trace cannot tell apart; give --chunk 1."
             )
-        return seen
+        return captured
 
     def _decode(self, tokens: list[int], want_logits: bool) -> None:
         batch = self._batch
@@ -256,69 +271,39 @@ class Session:
             batch.seq_id[index][0] = 0
             batch.logits[index] = 0
         batch.logits[len(tokens) - 1] = want_logits
-        binding.log().forget()
+        binding.log().clear()
         self._has_logits = False
-        outcome = binding.load().llama_decode(self._context, batch)
+        status = binding.load().llama_decode(self._context, batch)
         self._hook.reraise()
-        if outcome != 0:
+        if status != 0:
             raise TracekitError(
                 f"llama.cpp cannot evaluate the tokens at step {self.position} "
-                f"({outcome}): {binding.log().complaint()}."
+                f"({status}): {binding.log().first_error()}."
             )
         self._has_logits = want_logits
 
-    def _check_finite(self, seen: PassCapture) -> None:
-        for values in (seen.logits, seen.weights):
+    def _check_finite(self, captured: PassCapture) -> None:
+        for values in (captured.logits, captured.weights):
             if values is not None and not np.isfinite(values).all():
-                layers, counts = zip(*seen.layers, strict=True)
+                layers, counts = zip(*captured.layers, strict=True)
                 row = int(np.isfinite(values).all(axis=1).argmin())
-                raise self._no_numbers(f"in the router of layer {np.repeat(layers, counts)[row]}")
+                raise self._not_finite(f"in the router of layer {np.repeat(layers, counts)[row]}")
 
-    def _no_numbers(self, where: str) -> TracekitError:
+    def _not_finite(self, where: str) -> TracekitError:
         return TracekitError(
-            f"{self.file.paths[0]} computes values that are no finite numbers, {where}: "
+            f"{self.file.paths[0]} computes values that are not finite numbers, {where}: "
             "its weights or its metadata are damaged; download it again."
         )
 
-    def make_context(
-        self, callback: "ctypes._CFunctionType", model: Model | None = None
-    ) -> ctypes.c_void_p:
-        """Make a context of llama.cpp that calls `callback` for its graphs' nodes."""
-        llama = binding.load()
-        params = llama.llama_context_default_params()
-        # Flash attention computes in f16 and rounds by batch shape; runs that are to be compared
-        # to the bit, and near ties of the router, want it off.
-        binding.set_fields(
-            params,
-            n_ctx=self.options.n_ctx,
-            n_batch=self.chunk,
-            n_ubatch=self.chunk,
-            n_outputs_max=1,
-            n_threads=self.threads,
-            n_threads_batch=self.threads,
-            flash_attn_type=llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-            cb_eval=callback,
-            offload_kqv=False,
-            op_offload=False,
-        )
-        binding.log().forget()
-        context = llama.llama_init_from_model((model or self.model).pointer, params)
-        if not context:
-            raise TracekitError(
-                f"llama.cpp cannot make a context of {self.options.n_ctx} tokens: "
-                f"{binding.log().complaint()}."
-            )
-        return context
-
-    def _learn(self) -> Plan:
-        """Evaluate one token to see the graph, then forget it."""
+    def _plan_of_one_token(self) -> Plan:
+        """Evaluate one token, read the plan from its graph, and forget the token."""
         llama = binding.load()
         nodes = self._hook.collect_nodes()
-        llama.llama_set_n_threads(self._context, 1, 1)  # as it is guarded
+        llama.llama_set_n_threads(self._context, 1, 1)  # what is guarded has one thread
         self._decode([self.model.first_token], want_logits=True)
         llama.llama_set_n_threads(self._context, self.threads, self.threads)
         if np.isnan(self.logits()).any():
-            raise self._no_numbers("in the logits of a first token")
+            raise self._not_finite("in the logits of a first token")
         try:
             plan = read_plan(nodes)
         except TracekitError as error:
@@ -329,46 +314,28 @@ class Session:
         if wanted not in (None, used):
             raise TracekitError(
                 f"llama.cpp goes on using {used} experts per token of {self.file.paths[0]}, not "
-                f"{wanted}: the file says it layer by layer; leave --n-expert-used away."
+                f"{wanted}, because the file gives a number for each layer; leave --n-expert-used "
+                "away."
             )
         self.clear()
         return plan
 
     def _refusal(self, failed: binding.AbortError) -> TracekitError:
         asked, path = self.options.n_expert_used, self.file.paths[0]
-        most = self._most_experts(asked) if asked is not None else 0
-        if 0 < most < asked:
-            return UsageError(
-                f"llama.cpp has no room in its graph for {asked} experts per token of {path}; "
-                f"{most} are the most it can run: give --n-expert-used {most}."
-            )
+        if asked is not None:
+            most = most_experts(self.file, self.options, self.chunk, asked)
+            if 0 < most < asked:
+                return UsageError(
+                    f"llama.cpp has no room in its graph for {asked} experts per token of {path}; "
+                    f"it has room for {most}: give --n-expert-used {most}."
+                )
         return TracekitError(f"llama.cpp cannot run {path} ({self.file.arch}): {failed}.")
-
-    def _most_experts(self, limit: int) -> int:
-        """Return how many experts a token can use, up to `limit`, for which a context can be made.
-
-        llama.cpp sizes a graph by the number of the model's tensors, and adds up the experts one
-        by one, so each takes nodes in every layer; how many are left for them is found by trial.
-        """
-        return bisect.bisect(range(1, limit + 1), False, key=lambda n: not self._has_room(n))
-
-    def _has_room(self, n_expert_used: int) -> bool:
-        trial = Model(self.file, n_expert_used, weights=False)
-        try:
-            unwatched = binding.load().ggml_backend_sched_eval_callback()
-            context = binding.guarded(lambda: self.make_context(unwatched, trial))
-            binding.load().llama_free(context)
-        except binding.AbortError:
-            return False
-        finally:
-            trial.close()
-        return True
 
     def _stream(self, streaming: Streaming) -> None:
         stacked = [tensor for group in self._experts.values() for tensor in group]
         memory = replace_mappings(self.file, self.plan.weights, stacked)
         self.lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
-        self._read_dense(memory)
+        self._read_dense(memory, self.lanes)
         self.lanes.forget_cached()
         budget = streaming.cache_bytes
         if budget is None:
@@ -377,19 +344,18 @@ class Session:
         self.chunk = min(self.chunk, tokens_that_fit(self.file, budget, self.options))
         self._hook.on_selection = self.store.load
 
-    def _read_dense(self, memory: list[FileMemory | None]) -> None:
+    def _read_dense(self, memory: dict[int, FileMemory], lanes: Lanes) -> None:
         """Read every weight but the experts into the memory that replaced the mapping."""
         streamed = {tensor.name for group in self.file.expert_tensors.values() for tensor in group}
         dense = [
             (tensor.file, tensor.start, tensor.stop)
             for tensor in self.file.tensors.values()
-            if tensor.name not in streamed and _placed(memory, tensor)
+            if tensor.name not in streamed and _has_place(memory, tensor)
         ]
         for file, start, stop in dense:
             memory[file].occupy(start, stop)
-        self.lanes.read(dense)
+        lanes.read(dense)
 
 
-def _placed(memory: list[FileMemory | None], tensor: StoredTensor) -> bool:
-    place = memory[tensor.file]
-    return place is not None and place.holds(tensor.start, tensor.stop)
+def _has_place(memory: dict[int, FileMemory], tensor: StoredTensor) -> bool:
+    return tensor.file in memory and memory[tensor.file].holds(tensor.start, tensor.stop)

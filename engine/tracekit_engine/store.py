@@ -1,19 +1,21 @@
-"""Experts in memory within a budget of bytes: who stays, who goes, and what it costs.
+"""Experts in memory within a budget of bytes: which stay, which are evicted, and what that costs.
 
-The accounting is that of a replay: a batch is what one layer selects in one pass, each of its
-distinct experts is looked up once, a repeat only promotes, a miss is admitted, and afterwards the
-least recently used entries that the batch did not touch go until the rest fits the budget.
+The accounting is that of a replay. A batch is what one layer selects in one pass. Each of its
+distinct experts is looked up once; a repeat only promotes. A miss is admitted. Afterwards the least
+recently used entries that the batch did not touch are evicted until the rest fits the budget.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from tracekit.trace.schema import HIT, MISS
+from tracekit_engine import pages
+from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.lanes import Lanes, Read
-from tracekit_engine.memory import FileMemory, may_move_pages
-from tracekit_engine.model_file import StoredTensor
+from tracekit_engine.memory import FileMemory
 
 
 @dataclass
@@ -23,11 +25,15 @@ class StoreTotals:
     Attributes
     ----------
     lookups, hits : int
-        Of distinct experts of a batch.
-    read_bytes, moved_bytes : int
-        The missed experts' own bytes; what was read for them, which under direct I/O is more.
-    io_ms, stall_ms : float
-        Time spent reading, summed over lanes; time the computation waited for it.
+        Each distinct expert of a batch counts once.
+    read_bytes : int
+        Bytes of the missed experts.
+    moved_bytes : int
+        Bytes read for them; direct I/O reads whole pages, which are more.
+    io_ms : float
+        Time spent reading, summed over lanes.
+    stall_ms : float
+        Time that the computation waited for reads.
     """
 
     lookups: int = 0
@@ -38,7 +44,7 @@ class StoreTotals:
     stall_ms: float = 0.0
 
     def add(self, other: "StoreTotals") -> None:
-        """Add another stretch's totals."""
+        """Add the totals of another period."""
         for each in fields(self):
             setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
@@ -50,16 +56,17 @@ class ExpertStore:
     ----------
     experts : dict of int to list of StoredTensor
         The stacked weights of each MoE layer.
-    memory : list of FileMemory or None
+    memory : mapping of int to FileMemory
+        By a file's index.
     lanes : Lanes
     budget : int
-        Bytes of experts that stay. A batch larger than the budget is held whole until the next.
+        Bytes of experts that may stay. A batch larger than the budget stays whole until the next.
     """
 
     def __init__(
         self,
         experts: dict[int, list[StoredTensor]],
-        memory: list[FileMemory | None],
+        memory: Mapping[int, FileMemory],
         lanes: Lanes,
         budget: int,
     ):
@@ -71,7 +78,7 @@ class ExpertStore:
             layer: sum(stop - start for start, stop in (tensor.slice(0) for tensor in tensors))
             for layer, tensors in experts.items()
         }
-        self._moves_pages = may_move_pages(
+        self._moves_pages = pages.can_move(
             sum(tensor.shape[-1] for tensors in experts.values() for tensor in tensors)
         )
         self._resident: OrderedDict[tuple[int, int], None] = OrderedDict()
@@ -79,7 +86,7 @@ class ExpertStore:
         self._totals = StoreTotals()
 
     def load(self, layer: int, selected: np.ndarray) -> np.ndarray:
-        """Have the selected experts of a layer in memory when this returns.
+        """Bring the selected experts of a layer into memory and return when all are there.
 
         Parameters
         ----------
@@ -88,7 +95,7 @@ class ExpertStore:
         Returns
         -------
         ndarray, uint8 [n_tokens, top_k]
-            ``MISS`` or ``HIT``, of an expert that the batch repeats ``HIT``.
+            ``MISS`` or ``HIT``; ``HIT`` for an expert that the batch repeats.
 
         Raises
         ------
@@ -97,7 +104,7 @@ class ExpertStore:
         """
         size = self._sizes[layer]
         residency = np.full(selected.shape, HIT, np.uint8)
-        outcome = residency.reshape(-1)
+        by_position = residency.reshape(-1)
         touched: set[int] = set()
         missed: list[int] = []
         for position, expert in enumerate(selected.reshape(-1).tolist()):
@@ -108,15 +115,15 @@ class ExpertStore:
                 self._resident[key] = None
                 self.resident_bytes += size
                 missed.append(expert)
-                outcome[position] = MISS
+                by_position[position] = MISS
             touched.add(expert)
-        # Evicting what must go before reading leaves the same entries as evicting afterwards,
-        # and the memory never holds both.
+        # Evicting before reading leaves the same entries as evicting afterwards, and the memory
+        # never holds both the old and the new ones.
         freed = self._evict(layer, touched)
         try:
             self._fetch(layer, missed, freed)
         except BaseException:
-            # What did not come in is not resident, or later passes would compute with nothing.
+            # A failed read leaves empty memory. Were it resident, later passes would compute with it.
             for expert in missed:
                 del self._resident[layer, expert]
                 self.resident_bytes -= size
@@ -132,23 +139,23 @@ class ExpertStore:
         return totals
 
     def _evict(self, layer: int, touched: set[int]) -> list[Read]:
-        """Drop what must go; return the slices whose memory is free."""
+        """Evict until the budget fits; return the slices whose memory is free."""
         freed: list[Read] = []
         while self.resident_bytes > self.budget:
             oldest = next(iter(self._resident))
             if oldest[0] == layer and oldest[1] in touched:
-                break  # whatever the batch touched is newer than the rest: nothing else is left
+                break  # the batch's own entries are the newest, so no others are left
             del self._resident[oldest]
             self.resident_bytes -= self._sizes[oldest[0]]
             freed += self._slices(*oldest)
         return freed
 
     def _fetch(self, layer: int, missed: list[int], freed: list[Read]) -> None:
-        """Read the missed experts, into freed memory as far as there is any."""
+        """Read the missed experts; their memory comes from freed slices as far as there are any."""
         slices = [each for expert in missed for each in self._slices(layer, expert)]
         reused = min(len(slices), len(freed)) if self._moves_pages else 0
-        for (file, start, stop), (donor, *given) in zip(slices, freed[:reused], strict=False):
-            self._memory[file].take_over(start, stop, self._memory[donor], tuple(given))
+        for (file, start, stop), (donor, first, last) in zip(slices, freed[:reused], strict=False):
+            self._memory[file].take_over(start, stop, self._memory[donor], (first, last))
         for file, start, stop in slices[reused:]:
             self._memory[file].occupy(start, stop)
         for file, start, stop in freed[reused:]:

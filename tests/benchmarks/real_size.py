@@ -1,4 +1,4 @@
-"""A model of real layer sizes with random weights: what the benchmarks run, and remove again."""
+"""A model of real layer sizes with random weights, for the benchmarks to run."""
 
 import sys
 from pathlib import Path
@@ -40,13 +40,13 @@ def write(path: Path, layers: int) -> None:
             "expert_used_count": TOP_K,
         },
     )
-    # One stack of random blocks serves all layers: routing comes from the routers, which differ.
+    # All layers share one stack of random blocks. They route differently because of their routers.
     up = _blocks(rng, (EXPERTS, FF_EXPERT, D))
     down = up.reshape(EXPERTS, D, -1)
     q, k = up[:6].reshape(-1, up.shape[2])[: HEADS * HEAD], up[0, : KV_HEADS * HEAD]
     out = up[:6].reshape(-1)[: D * HEADS * HEAD // BLOCK * BLOCK_BYTES].reshape(D, -1)
     ones = np.ones(D, np.float32)
-    embedding = 4 * rng.standard_normal((vocabulary, D), np.float32)  # what tells tokens apart
+    embedding = 4 * rng.standard_normal((vocabulary, D), np.float32)  # large, so that tokens differ
     writer.add_tensor("token_embd.weight", embedding)
     writer.add_tensor("output_norm.weight", ones)
     writer.add_tensor("output.weight", rng.standard_normal((vocabulary, D), np.float32) / 45)
@@ -74,9 +74,9 @@ def write(path: Path, layers: int) -> None:
 
 
 def _blocks(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
-    """Return random Q4_0 blocks, uint8 [..., bytes of a row], of weights of sane size."""
+    """Return random Q4_0 blocks of weights of a usual size, uint8 [..., bytes of a row]."""
     count = int(np.prod(shape)) // BLOCK
-    # Nibbles 1 to 15 stand for −7 to 7: weights of mean zero, or all tokens would route alike.
+    # Nibbles 1 to 15 mean −7 to 7. The mean must be zero, or all tokens would route alike.
     low, high = rng.integers(1, 16, (2, count, BLOCK_BYTES), np.uint8)
     blocks = low | high << 4
     blocks[:, :2] = np.frombuffer(np.float16(0.005).tobytes(), np.uint8)

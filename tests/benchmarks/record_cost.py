@@ -1,13 +1,13 @@
 """Cost of recording and speed of streamed reads, at real layer sizes, as ratios within one run.
 
 Run by hand: ``python tests/benchmarks/record_cost.py FOLDER``. Writes a model of 6.3 GB to FOLDER
-and removes it. Both sides of a ratio take turns token by token, so that whatever else the machine
-does falls on both.
+and removes it. The two sides of a ratio take turns token by token, so that other work of the machine
+slows both.
 
-- recording: a token with all columns recorded, over the same token in a context without callback
-  (all experts resident);
-- reads: bytes a second of the engine's reads, over threads that do nothing but ``preadv`` the same
-  slices of the same file into a buffer of their own.
+- recording: the time of a token with all columns recorded, over that of the same token in a context
+  without callback (all experts resident);
+- reads: the speed of the engine's reads in bytes a second, over that of threads that only ``preadv``
+  the same slices of the same file into buffers of their own.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from pathlib import Path
 
 import numpy as np
 import real_size
-from tracekit_engine import Options, Session, Streaming, binding
-from tracekit_engine.budget import MIB
-from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 
+from tracekit.figures import MIB
 from tracekit.trace import ModelFacts, TraceFacts, TraceWriter
 from tracekit.trace.schema import DECODE
+from tracekit_engine import Options, Session, Streaming, binding
+from tracekit_engine.context import make_context
+from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 
 PAGE = mmap.PAGESIZE
 
@@ -38,7 +39,8 @@ def recording(path: Path, n_tokens: int) -> float:
     times: dict[str, list[float]] = {"plain": [], "recorded": []}
     options = Options(n_ctx=n_tokens + 1)
     with tempfile.TemporaryDirectory() as folder, Session(path, options) as session:
-        plain = session.make_context(llama.ggml_backend_sched_eval_callback())
+        no_callback = llama.ggml_backend_sched_eval_callback()
+        plain = make_context(session.model, options, session.chunk, no_callback)
         layer = session.plan.layers[0]
         n_expert, n_embd = layer.router_matrix.shape
         model = ModelFacts("m", "qwen3moe", session.model.n_layer, n_expert, layer.top_k, n_embd)
@@ -52,9 +54,11 @@ def recording(path: Path, n_tokens: int) -> float:
                 if llama.llama_decode(plain, batch) != 0:
                     raise RuntimeError("llama.cpp cannot evaluate the token")
                 between = time.perf_counter()
-                done = session.evaluate([token], want_logits=True)
+                evaluated = session.evaluate([token], want_logits=True)
                 place, pieces = Place(0, number, DECODE), [session.model.piece(token)]
-                writer.write_pass(routing_rows(done, place), step_rows(done, place, pieces))
+                writer.write_pass(
+                    routing_rows(evaluated, place), step_rows(evaluated, place, pieces)
+                )
                 times["plain"].append(between - started)
                 times["recorded"].append(time.perf_counter() - between)
         llama.llama_free(plain)
@@ -68,7 +72,7 @@ def recording(path: Path, n_tokens: int) -> float:
 
 
 class PlainReaders:
-    """Threads that read slices of a file into a buffer each has."""
+    """Threads that read slices of a file, each into a buffer of its own."""
 
     def __init__(self, path: Path, count: int, direct: bool):
         self._file = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
@@ -107,9 +111,9 @@ class PlainReaders:
 
 
 def reads(path: Path, n_tokens: int, cache_mib: int, lanes: int, direct: bool) -> float:
-    """Return the engine's reading speed over that of plain threads, both past the page cache.
+    """Return the engine's reading speed over that of plain threads.
 
-    Buffered reads find the page cache empty, which is emptied before each.
+    The page cache is emptied before each side reads.
     """
     streaming = Streaming(cache_mib * MIB, lanes, direct)
     plain = PlainReaders(path, lanes, direct)
@@ -118,19 +122,19 @@ def reads(path: Path, n_tokens: int, cache_mib: int, lanes: int, direct: bool) -
     with Session(path, Options(n_ctx=n_tokens + 1, streaming=streaming)) as session:
         lanes_read = session.lanes.read
 
-        def noting(pieces: list[tuple[int, int, int]]) -> object:
+        def read_and_note(pieces: list[tuple[int, int, int]]) -> object:
             slices.extend((start, stop) for _, start, stop in pieces)
             return lanes_read(pieces)
 
-        session.lanes.read = noting
+        session.lanes.read = read_and_note
         for token in tokens(n_tokens):
             slices.clear()
             session.lanes.forget_cached()
-            done = session.evaluate([token], want_logits=True)
+            totals = session.evaluate([token], want_logits=True).store
             session.lanes.forget_cached()
-            engine_s += done.store.stall_ms / 1e3
+            engine_s += totals.stall_ms / 1e3
             plain_s += plain.seconds(slices)
-            n_bytes += done.store.read_bytes
+            n_bytes += totals.read_bytes
     ratio = plain_s / engine_s
     print(
         f"reads, {lanes} lanes, {'direct' if direct else 'buffered'}: engine "
@@ -141,7 +145,7 @@ def reads(path: Path, n_tokens: int, cache_mib: int, lanes: int, direct: bool) -
 
 
 def tokens(count: int) -> list[int]:
-    """Return tokens at random, always the same."""
+    """Return random tokens, the same ones at every call."""
     return np.random.default_rng(0).integers(0, 256, count).tolist()
 
 

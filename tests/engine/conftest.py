@@ -1,4 +1,4 @@
-"""What the engine's tests share; all of them need llama-cpp-python."""
+"""Fixtures of the engine's tests; all of these tests need llama-cpp-python."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ import tiny_models
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Give the file of the tiny model of an architecture, written when first asked for."""
+    """Give a function that returns an architecture's tiny model, written at the first call."""
     folder = tmp_path_factory.mktemp("models")
 
     def model(arch: str) -> Path:
@@ -24,5 +24,5 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 
 @pytest.fixture
 def model(tiny_model: Callable[[str], Path]) -> Path:
-    """A tiny model, where it does not matter which."""
+    """A tiny model, for tests that do not care which."""
     return tiny_model("qwen3moe")

@@ -1,21 +1,23 @@
-"""Runs of a model that tests compare, and what a cache must have done in them."""
+"""Runs of a model to compare, and what a cache must have done in them."""
 
 import hashlib
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tracekit_engine import Options, Session
 
 from tracekit.trace import Trace
+from tracekit_engine import Options, Session
+from tracekit_engine.lanes import LANE
 
 TEXT = "It was a bright cold day in April, and the clocks were striking thirteen. "
 
 
 @dataclass(frozen=True)
 class Run:
-    """What two runs must agree on to the bit: all logits, all greedy tokens."""
+    """What two runs must agree on to the bit: a hash of all logits, all greedy tokens."""
 
     logits: str
     tokens: tuple[int, ...]
@@ -88,8 +90,13 @@ def replay_lru(trace: Trace, budget: int) -> Expected:
     return Expected(residency, lookups, hits, read_bytes, max(peak, evict()))
 
 
+def lane_threads() -> list[threading.Thread]:
+    """Return the threads that read experts, of all sessions that are open."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"{LANE}-")]
+
+
 def totals_by_pass(trace: Trace, name: str) -> dict[int, int]:
-    """Return a counter of the steps table by pass: it stands on each pass's last row."""
+    """Return a counter of the steps table by pass; each pass has it on its last row."""
     rows = trace.steps(["pass", name])
     known = rows[name] >= 0
     return dict(

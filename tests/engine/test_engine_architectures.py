@@ -1,4 +1,4 @@
-"""Every way of routing: recorded as it was, streamed to the same bit, selections reproduced."""
+"""Every way of routing: what is recorded, that streaming changes no bit, that a rule reproduces it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import greedy, replay_lru, totals_by_pass
-from tracekit_engine import Generation, Options, Streaming, record
-from tracekit_engine.model_file import ModelFile
 
 from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
 ARCHITECTURES = list(tiny_models.MODELS)
 PROMPTS = ["The quick brown fox", "jumps over the lazy dog"]
@@ -23,7 +23,7 @@ def recorded(path: Path, out: Path, streaming: Streaming | None = None) -> Trace
 
 
 def chosen_by_the_rule(trace: Trace, layer: int, gate_input: np.ndarray) -> np.ndarray:
-    """Select experts as the trace says the model does: the rules spelled out once more."""
+    """Select experts by the rule that the trace names, written here a second time."""
     model = trace.facts.model
     logits = gate_input @ trace.layer_array(layer, "router_matrix").T
     router_bias = trace.layer_array(layer, "router_bias")

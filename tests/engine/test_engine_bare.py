@@ -1,4 +1,4 @@
-"""Recording needs no more than what engine/requirements.txt lists."""
+"""Recording needs no more than what engine/requirements.txt lists, installed or from a checkout."""
 
 import re
 import subprocess
@@ -12,6 +12,8 @@ from tracekit.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_NEEDED = ("pandas", "matplotlib", "numba")
+IN_A_CHECKOUT = ("tracekit", "engine", "data")
+INSTALLED = ("tracekit", "engine/tracekit_engine", "data")
 
 
 def required() -> list[str]:
@@ -20,9 +22,12 @@ def required() -> list[str]:
     return [re.match(r"[\w-]+", line)[0] for line in lines if not line.startswith("#")]
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A site-packages folder that holds only what is needed, and tracekit itself."""
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(IN_A_CHECKOUT, id="checkout"), pytest.param(INSTALLED, id="installed")],
+)
+def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for sys.path that holds only what is needed, and tracekit itself."""
     folder = tmp_path_factory.mktemp("bare")
     for name in required():
         for file in metadata.distribution(name).files:
@@ -33,8 +38,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     if len(file.parts) > 1
                     else file.locate()
                 )
-    for package in ("tracekit", "engine", "data"):
-        (folder / package).symlink_to(ROOT / package)
+    for package in request.param:
+        (folder / Path(package).name).symlink_to(ROOT / package)
     information = folder / "tracekit-0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: tracekit\nVersion: 0\n")
@@ -64,14 +69,19 @@ def test_quantised_routers_can_be_read(bare: Path) -> None:
 
 
 def test_nothing_heavy_is_loaded(bare: Path) -> None:
-    done = python(bare, "import engine, tracekit.cli.record; print(*sys.modules)")
+    code = "import tracekit, tracekit.cli.record; tracekit.record; print(*sys.modules)"
+    done = python(bare, code)
+    assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert "engine" in loaded
+    assert "tracekit_engine" in loaded
     assert not loaded & {*NOT_NEEDED, "llama_cpp", "gguf"}
 
 
-def test_without_llama_cpp(bare: Path, model: Path, tmp_path: Path) -> None:
-    hide = "sys.modules['llama_cpp'] = None; "
+@pytest.mark.parametrize("package", ["llama_cpp", "gguf"])
+def test_the_command_without_a_package(
+    package: str, bare: Path, model: Path, tmp_path: Path
+) -> None:
+    hide = f"sys.modules[{package!r}] = None; "
     arguments = ["tracekit", "record", str(model), "-p", "abc", "-o", str(tmp_path / "x.trace")]
     code = f"{hide}sys.argv = {arguments!r}; from tracekit.cli import main; main()"
     done = python(bare, code)

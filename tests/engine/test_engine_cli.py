@@ -1,4 +1,4 @@
-"""``tracekit record``: what it says, where, and with which exit code."""
+"""``tracekit record``: what it prints, where, and with which exit code."""
 
 import os
 import pty
@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from tracekit_engine.model_file import ModelFile
 from typer.testing import CliRunner, Result
 
 from tracekit.cli.app import app
+from tracekit.figures import MIB
 from tracekit.trace import Trace
-
-MIB = 1 << 20
+from tracekit_engine.model_file import ModelFile
 
 
 def run(*arguments: object, stdin: bytes | None = None) -> Result:
@@ -59,7 +58,7 @@ def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert round(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
 
 
-def test_what_is_kept_after_ctrl_c_is_of_this_run(model: Path, tmp_path: Path) -> None:
+def test_ctrl_c_before_the_first_pass_leaves_an_older_trace(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.trace"
     code = f"""
 import sys
@@ -77,10 +76,10 @@ from tracekit.cli import main
 main()
 """
     kept = f"What was recorded until then is kept in {out}, marked incomplete.\n"
-    for passes, said in (("2", kept), ("0", "")):
+    for passes, note in (("2", kept), ("0", "")):
         command = [sys.executable, "-c", code, passes]
         done = subprocess.run(command, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (130, f"{said}Error: Interrupted.\n")
+        assert (done.returncode, done.stderr) == (130, f"{note}Error: Interrupted.\n")
         assert len(Trace.open(out).steps(["step"])["step"]) == 2  # the first run's
 
 
@@ -94,13 +93,13 @@ def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shell", "said"),
+    ("shell", "reason"),
     [
         ("| true", "Broken pipe"),
         ("> /dev/full", "No space left on device"),
     ],
 )
-def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, said: str) -> None:
+def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, reason: str) -> None:
     out = tmp_path / "run.trace"
     command = [sys.executable, "-m", "tracekit", "record", model, "-o", out]
     command += ["-p", "abc", "-n", "500", "--ignore-eos", "--text"]
@@ -108,7 +107,7 @@ def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, said: s
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 0
     warning, *rest = done.stderr.splitlines()
-    assert warning == f"Warning: The text is no longer printed ({said}); the recording goes on."
+    assert warning == f"Warning: The text is no longer printed ({reason}); the recording goes on."
     assert "ended: length" in rest[0]
     assert Trace.open(out).complete
 
@@ -123,7 +122,7 @@ def test_a_closed_stdin(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2> >(true)"])
-def test_nobody_hears_what_is_said(model: Path, tmp_path: Path, streams: str) -> None:
+def test_closed_and_full_streams(model: Path, tmp_path: Path, streams: str) -> None:
     out = tmp_path / "run.trace"
     command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", "3", "-v"]
     line = f"{shlex.join(map(str, [*command, '--text', '-o', out]))} {streams}"
@@ -132,7 +131,7 @@ def test_nobody_hears_what_is_said(model: Path, tmp_path: Path, streams: str) ->
     assert Trace.open(out).complete
 
 
-def test_a_terminal_that_goes_away(model: Path, tmp_path: Path) -> None:
+def test_a_terminal_that_is_closed(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.trace"
     terminal, end = pty.openpty()
     command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", "1000"]
@@ -177,10 +176,14 @@ BAD = {
     "no number": (["-p", "a", "--stream", "--cache-mib", "nan"], 2, "or auto, not 'nan'"),
     "a negative size": (["-p", "a", "--stream", "--cache-mib", "-1"], 2, "not '-1'"),
     "too small a cache": (["-p", "a", "--stream", "--cache-mib", "0"], 2, "is too small"),
-    "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "give 1 to 1024"),
+    "no lane": (["-p", "a", "--stream", "--io-threads", "0"], 2, "from 1 to 1024, not 0"),
     "a type": (["-p", "a", "--gate-dtype", "f64"], 2, "f32 or f16"),
     "a prompt too long": (["-p", "a" * 9, "--ctx", "8"], 2, "9 tokens"),
-    "a negative length": (["-p", "a", "-n", "-1"], 2, "-n -1 cannot be"),
+    "a negative length": (
+        ["-p", "a", "-n", "-1"],
+        2,
+        "-n takes a whole number of 0 or more, not -1.",
+    ),
     "a chat without template": (["-p", "a", "--chat"], 1, "no chat template"),
 }
 
@@ -219,7 +222,7 @@ def test_places_that_cannot_be_written(model: Path, tmp_path: Path) -> None:
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_models_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_not_moe_models(tmp_path: Path) -> None:
     dense = tiny_models.write(tmp_path / "dense.gguf", "llama", dense_only=True)
     for path, sentence in ((dense, "is a dense model"), (tmp_path / "no.gguf", "does not exist")):
         result = run(path, "-p", "a", "-o", tmp_path / "run.trace")

@@ -1,4 +1,4 @@
-"""What llama.cpp ends the process for is a sentence here, and the process goes on."""
+"""Where llama.cpp would end the process there is a sentence instead, and the process goes on."""
 
 import os
 import re
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from tracekit_engine import Options, Session, binding, model_file
-from tracekit_engine.model_file import ModelFile
 
 from tracekit import datasets
 from tracekit.trace import TracekitError, UsageError
+from tracekit_engine import Options, Session, binding
+from tracekit_engine.gguf_header import Header
+from tracekit_engine.model_file import ModelFile
 
 NAN = float("nan")
 ASSERTIONS = {
@@ -28,12 +29,12 @@ ASSERTIONS = {
 def test_an_assertion_that_fails(
     when: str, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_file._Header, "check_floats", lambda *_: None)
+    monkeypatch.setattr(Header, "check_floats", lambda *_: None)
     odd, sentence = ASSERTIONS[when]
     path = tiny_models.write(tmp_path / "odd.gguf", "qwen3moe", odd=odd)
     with pytest.raises(TracekitError, match=rf"^llama\.cpp cannot {sentence}.* failed\.$"):
         Session(path, Options(threads=2))
-    with Session(model) as session:  # nothing is left behind that another one would meet
+    with Session(model) as session:  # what is left behind does not disturb another session
         session.evaluate([1], want_logits=True)
 
 
@@ -48,7 +49,7 @@ def test_the_process_ends_in_good_order(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"Error: llama.cpp cannot run {path} (qwen3moe): ")
 
 
-def test_what_is_guarded_is_waited_for() -> None:
+def test_ctrl_c_waits_for_guarded_work() -> None:
     done = []
 
     def work() -> None:
@@ -67,10 +68,10 @@ def test_the_most_experts_that_the_graph_has_room_for() -> None:
         Session(path, Options(n_expert_used=64))
     most = int(re.search(r"--n-expert-used (\d+)\.", str(caught.value))[1])
     assert ModelFile.open(path).top_k < most < 63
-    with pytest.raises(UsageError, match=rf"{most} are the most"):
+    with pytest.raises(UsageError, match=rf"it has room for {most}:"):
         Session(path, Options(n_expert_used=most + 1))
     with Session(path, Options(n_expert_used=most)) as session:
-        assert session.evaluate([1, 2, 3], want_logits=True).seen.experts.shape[1] == most
+        assert session.evaluate([1, 2, 3], want_logits=True).captured.experts.shape[1] == most
 
 
 def test_experts_used_that_cannot_be_chosen(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C: while a model loads, in the middle of a pass, and what a session is worth afterwards."""
+"""Ctrl-C: while a model loads, in the middle of a pass, and what a session can do afterwards."""
 
 import os
 import signal
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from runs import TEXT
-from tracekit_engine import Generation, Options, Session, Streaming, binding, interrupts, record
-from tracekit_engine.store import ExpertStore
+from runs import TEXT, lane_threads
 
 from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Session, Streaming, binding, interrupts, record
+from tracekit_engine.store import ExpertStore
 
 STREAMED = Options(threads=1, streaming=Streaming(cache_bytes=1 << 20, lanes=2))
 
@@ -54,41 +54,41 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
     return seen
 
 
-def test_one_is_noted() -> None:
-    with interrupts.held(patience=1) as held:
+def test_a_tolerated_one_is_counted() -> None:
+    with interrupts.counted(tolerated=1) as ctrl_c:
         press()
-        assert (held.count, held.pressing) == (1, False)
+        assert (ctrl_c.count, ctrl_c.must_stop) == (1, False)
 
 
 def test_one_too_many_is_raised_at_the_end() -> None:
     done = []
 
     def work() -> None:
-        with interrupts.held() as held:
+        with interrupts.counted() as ctrl_c:
             press()
-            done.append(held.pressing)
+            done.append(ctrl_c.must_stop)
 
     with pytest.raises(KeyboardInterrupt):
         work()
     assert done == [True]
 
 
-def test_after_one_more_python_takes_them() -> None:
+def test_after_one_more_pythons_handler_is_back() -> None:
     def work() -> None:
-        with interrupts.held():
+        with interrupts.counted():
             press()
             press()
             with pytest.raises(KeyboardInterrupt):
                 press()
-            raise ZeroDivisionError  # goes before what was pressed
+            raise ZeroDivisionError  # takes precedence over the KeyboardInterrupt
 
     with pytest.raises(ZeroDivisionError):
         work()
 
 
-def test_the_outer_patience_counts() -> None:
-    with interrupts.held(patience=1) as outer:
-        with interrupts.held() as inner:
+def test_an_inner_block_shares_the_outer_count() -> None:
+    with interrupts.counted(tolerated=1) as outer:
+        with interrupts.counted() as inner:
             press()
         assert inner is outer
 
@@ -96,9 +96,9 @@ def test_the_outer_patience_counts() -> None:
 def test_an_ignored_one_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with interrupts.held() as held:
+        with interrupts.counted() as ctrl_c:
             press()
-        assert held.count == 0
+        assert ctrl_c.count == 0
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -115,19 +115,19 @@ def test_pressed_while_handlers_change(call: int, monkeypatch: pytest.MonkeyPatc
         return previous
 
     monkeypatch.setattr(signal, "signal", pressed)
-    with pytest.raises(KeyboardInterrupt), interrupts.held():
+    with pytest.raises(KeyboardInterrupt), interrupts.counted():
         pass
     monkeypatch.undo()
-    with pytest.raises(KeyboardInterrupt), interrupts.held() as held:
+    with pytest.raises(KeyboardInterrupt), interrupts.counted() as ctrl_c:
         press()
-    assert held.count == 1
+    assert ctrl_c.count == 1
 
 
 def test_another_thread_leaves_the_handler_alone() -> None:
     handlers = []
 
     def work() -> None:
-        with interrupts.held():
+        with interrupts.counted():
             handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=work)
@@ -136,13 +136,13 @@ def test_another_thread_leaves_the_handler_alone() -> None:
     assert handlers == [signal.default_int_handler]
 
 
-def test_a_load_is_broken_off(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_is_ended(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llama, came_back = binding.load(), []
     load = llama.llama_model_load_from_file
 
     def loading(path: bytes, params: object) -> object:
-        os.kill(os.getpid(), signal.SIGINT)  # loading has a thread of its own
-        while not interrupts._current.count:
+        os.kill(os.getpid(), signal.SIGINT)  # the main thread, which counts it, is not this one
+        while params.progress_callback(0.0, None):  # whether to go on
             time.sleep(0.001)
         came_back.append(load(path, params))
         return came_back[-1]
@@ -153,7 +153,7 @@ def test_a_load_is_broken_off(model: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert came_back == [None]
 
 
-def test_a_pass_is_broken_off(model: Path, loads: Loads) -> None:
+def test_a_pass_is_ended(model: Path, loads: Loads) -> None:
     with Session(model, STREAMED) as session:
         tokens = session.model.tokenize(TEXT)
         session.evaluate(tokens, want_logits=True)
@@ -166,11 +166,12 @@ def test_a_pass_is_broken_off(model: Path, loads: Loads) -> None:
         assert session.position == 0
         again = session.evaluate(tokens, want_logits=True)
         assert np.array_equal(session.logits(), expected)
-        selected = np.split(again.seen.experts, np.cumsum([n for _, n in again.seen.layers])[:-1])
+        captured = again.captured
+        selected = np.split(captured.experts, np.cumsum([n for _, n in captured.layers])[:-1])
         assert again.store.lookups == sum(len(np.unique(experts)) for experts in selected)
 
 
-def test_a_session_is_closed_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_closed_completely(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     llama = binding.load()
     free = llama.llama_free
 
@@ -180,7 +181,7 @@ def test_a_session_is_closed_whole(model: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(llama, "llama_free", freeing)
     session = Session(model, STREAMED)
-    lane = session.lanes._helpers[0]
+    (lane,) = lane_threads()
     with pytest.raises(KeyboardInterrupt):
         session.close()
     assert not lane.is_alive()

@@ -1,4 +1,4 @@
-"""A recording that is killed keeps what it had flushed; Ctrl-C ends it cleanly."""
+"""A recording that is killed keeps what it had flushed; one ended by Ctrl-C is complete."""
 
 import random
 import signal
@@ -19,7 +19,7 @@ FIRST_PART_SECONDS = 60.0
 def start(model: Path, out: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tracekit", "record", str(model), "-p", "abc", "-o", str(out)]
     command += ["-n", "1000000", "--ctx", "1024", "--ignore-eos", "--threads", "1"]
-    # The context fills after a thousand tokens; a million turns of one prompt do not end.
+    # The context is full after a thousand tokens; two thousand turns take longer than the test.
     prompts = out.with_suffix(".jsonl")
     prompts.write_text('"abc"\n' * 2000)
     return subprocess.Popen([*command, "--prompts", str(prompts)], stderr=subprocess.PIPE)
@@ -60,8 +60,8 @@ def test_killed(model: Path, tmp_path: Path, number: int) -> None:
     assert "incomplete" in trace.warnings[0]
     if number == 0:
         info = [sys.executable, "-m", "tracekit", "info", str(out)]
-        said = subprocess.run(info, capture_output=True, text=True, check=True)
-        assert said.stderr.count("incomplete") == 1
+        done = subprocess.run(info, capture_output=True, text=True, check=True)
+        assert done.stderr.count("incomplete") == 1
 
 
 def test_interrupted(model: Path, tmp_path: Path) -> None:
@@ -69,13 +69,13 @@ def test_interrupted(model: Path, tmp_path: Path) -> None:
     process = start(model, out)
     wait_for_a_part(out, process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     trace = Trace.open(out)
     assert trace.complete
     assert trace.facts.ended == "interrupted"
     assert not list(out.glob("*-0*.parquet"))
-    last_line = said.decode().strip().splitlines()[-1]
+    last_line = stderr.decode().strip().splitlines()[-1]
     assert last_line == f"tracekit replay {out}"
 
 

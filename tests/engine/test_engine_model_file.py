@@ -1,4 +1,4 @@
-"""What is said of files that are no model, or no whole one, or none with experts."""
+"""Files that are not a model, not a whole one, or have no experts: the sentence about each."""
 
 import re
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import tiny_models
 from gguf import GGUFWriter
-from tracekit_engine.model_file import ModelFile
 
 from tracekit.trace import TracekitError
+from tracekit_engine.model_file import ModelFile
 
 
 def test_facts_and_places(model: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_dense_model(tmp_path: Path) -> None:
     assert "dense model (llama)" in refusal(path)
 
 
-CANNOT_BE = [
+CONTRADICTIONS = [
     ({"expert_count": None}, "expert_count is 0 or missing, .* its weights are of 8 experts"),
     ({"expert_count": 9}, "expert_count is 9, .* its weights are of 8 experts"),
     ({"expert_count": "abc"}, "expert_count must be a whole number, and is 'abc'"),
@@ -77,9 +77,12 @@ CANNOT_BE = [
     ({"expert_used_count": 0}, "expert_used_count is 0 or missing"),
     ({"expert_used_count": 9}, "expert_used_count is 9"),
     ({"expert_used_count": 2.0}, "expert_used_count must be a whole number, and is 2.0"),
-    ({"expert_group_count": 3}, "expert_group_count is 3, .* 8 experts do not make so many"),
+    ({"expert_group_count": 3}, "expert_group_count is 3, .* 8 experts cannot form so many"),
     ({"expert_group_count": 8}, "expert_group_count is 8"),
-    ({"expert_group_count": 4}, "expert_group_used_count is 0 or missing, .* some of 4 groups"),
+    (
+        {"expert_group_count": 4},
+        "expert_group_used_count is 0 or missing, .* with 4 groups it must be from 1 to 3",
+    ),
     ({"expert_group_count": 2, "expert_group_used_count": 2}, "expert_group_used_count is 2"),
     ({"block_count": 0}, "block_count is 0 or missing, .* the file holds 3 layers"),
     ({"block_count": 100_000}, "block_count is 100000, .* the file holds 3 layers"),
@@ -90,8 +93,8 @@ CANNOT_BE = [
 ]
 
 
-@pytest.mark.parametrize(("odd", "sentence"), CANNOT_BE)
-def test_metadata_that_cannot_be(odd: dict[str, object], sentence: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("odd", "sentence"), CONTRADICTIONS)
+def test_metadata_that_contradicts(odd: dict[str, object], sentence: str, tmp_path: Path) -> None:
     path = tiny_models.write(tmp_path / "odd.gguf", "qwen3moe", odd=odd)
     assert re.search(rf"odd\.gguf: qwen3moe\.[a-z_.]*{sentence}", refusal(path))
 
@@ -147,8 +150,8 @@ def test_a_later_part_named(split_model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["d-00001-of-00000.gguf", "d-00003-of-00002.gguf"])
-def test_a_part_that_cannot_be(name: str, tmp_path: Path) -> None:
-    assert "which cannot be" in refusal(tmp_path / name)
+def test_a_part_number_out_of_range(name: str, tmp_path: Path) -> None:
+    assert "which is not a part's number" in refusal(tmp_path / name)
 
 
 def test_a_part_missing(split_model: Path) -> None:

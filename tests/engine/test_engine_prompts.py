@@ -1,4 +1,4 @@
-"""Prompts from everywhere they may come from, and what is said of bad ones."""
+"""Prompts from everywhere they may come from, and the sentences about bad ones."""
 
 import io
 import sys
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from tracekit_engine import Options, Prompt, Session
-from tracekit_engine.prompts import from_file, from_jsonl
 
 from tracekit.trace import TracekitError, UsageError
+from tracekit_engine import Options, Prompt, Session
+from tracekit_engine.prompts import from_file, from_jsonl
 
 
 def test_jsonl(tmp_path: Path) -> None:
@@ -25,7 +25,9 @@ def test_jsonl(tmp_path: Path) -> None:
     assert chat.as_given.startswith('[{"role": "system"')
 
 
-@pytest.mark.parametrize("line", ["{", "7", "[]", '{"text": "x"}', '{"messages": []}', "nan,"])
+@pytest.mark.parametrize(
+    "line", ["{", "7", "[]", '""', '{"text": "x"}', '{"messages": []}', "nan,"]
+)
 def test_a_bad_line(tmp_path: Path, line: str) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'"fine"\n{line}\n')
@@ -49,7 +51,13 @@ def test_a_file_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert from_file(Path("-")) == Prompt("from a pipe")
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize("nothing", [{}, {"text": ""}, {"messages": ()}])
+def test_an_empty_prompt(nothing: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="prompt is empty"):
+        Prompt(**nothing)
+
+
+def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "prompt.bin"
     path.write_bytes(b"abc\xff\xfe")
     with pytest.raises(UsageError, match=r"prompt\.bin is not UTF-8 text: byte 0xff at 3"):
@@ -90,8 +98,6 @@ def test_tokens_of_a_prompt(model: Path) -> None:
         assert b"".join(tiny.piece(token) for token in tokens) == text.encode()
         assert tokens[-1] == tiny.first_token
         assert tiny.ends_text(tokens[-1])
-        with pytest.raises(UsageError, match="prompt is empty"):
-            Prompt("").tokens(tiny, chat=False)
         with pytest.raises(UsageError, match="add --chat"):
             Prompt(messages=(("user", "Hi"),)).tokens(tiny, chat=False)
         with pytest.raises(TracekitError, match="carries no chat template"):

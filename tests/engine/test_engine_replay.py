@@ -1,4 +1,4 @@
-"""The loop closed: what is recorded replays exactly, and its selections are reproduced."""
+"""A recording replays exactly, and the router on its own input selects what was selected."""
 
 import json
 import shlex
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import tiny_models
 from runs import totals_by_pass
-from tracekit_engine import Generation, Options, Streaming, record
-from tracekit_engine.model_file import ModelFile
 from typer.testing import CliRunner, Result
 
 from tracekit.cli.app import app
 from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Streaming, record
+from tracekit_engine.model_file import ModelFile
 
 
 def run(*arguments: object) -> Result:
@@ -36,8 +36,8 @@ def test_a_recording_replays_and_is_reproduced(
         options=Options(threads=1, chunk=7, streaming=Streaming(budget, 2)),
         generation=Generation(30, ignore_eos=True),
     )
-    said = run("replay", out, "--policy", "lru", "--validate", "--format", "json")
-    (result,) = json.loads(said.stdout)["results"]
+    replayed = run("replay", out, "--policy", "lru", "--validate", "--format", "json")
+    (result,) = json.loads(replayed.stdout)["results"]
     assert result["cache_bytes"] == budget
     assert result["validation"]["mismatches"] == 0
     assert result["validation"]["lookups"] == 60 * tiny_models.TOP_K * len(
@@ -47,8 +47,8 @@ def test_a_recording_replays_and_is_reproduced(
     for name in ("lookups", "hits", "read_bytes"):
         assert result[name] == sum(totals_by_pass(trace, name).values())
 
-    said = run("predict", out, "--predictor", "ctrl", "--format", "json")
-    (result,) = json.loads(said.stdout)["results"]
+    predicted = run("predict", out, "--predictor", "ctrl", "--format", "json")
+    (result,) = json.loads(predicted.stdout)["results"]
     assert result["slot_accuracy"] == 1
     assert result["unscored"] == 0
 
@@ -56,8 +56,8 @@ def test_a_recording_replays_and_is_reproduced(
 def test_the_command_that_record_names(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.trace"
     arguments = ["-p", "abc", "-n", "20", "--stream", "--cache-mib", "0.0332", "-o", out]
-    said = run("record", model, *arguments).stderr
-    program, *command = shlex.split(said.splitlines()[-1])
+    stderr = run("record", model, *arguments).stderr
+    program, *command = shlex.split(stderr.splitlines()[-1])
     assert program == "tracekit"
     (result,) = json.loads(run(*command, "--format", "json").stdout)["results"]
     assert result["cache_bytes"] == Trace.open(out).budget_bytes == round(0.0332 * 2**20)

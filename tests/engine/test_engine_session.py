@@ -1,4 +1,4 @@
-"""What a session and its model refuse: what is no token, no number, not there yet or closed."""
+"""What a session and its model refuse: wrong tokens, damaged weights, missing logits, a closed one."""
 
 import subprocess
 import sys
@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from tracekit_engine import Options, Session, Streaming
-from tracekit_engine.model_file import ModelFile
+from runs import lane_threads
 
 from tracekit.trace import TracekitError
+from tracekit_engine import Options, Session, Streaming
+from tracekit_engine.model_file import ModelFile
 
 
 @pytest.mark.parametrize("token", [-1, 257, 2**32, 2**40])
@@ -21,11 +22,11 @@ def test_tokens_outside_the_vocabulary(token: int, model: Path) -> None:
             session.model.ends_text,
             lambda token: session.evaluate([0, token], want_logits=True),
         ):
-            with pytest.raises(ValueError, match=f"{token} is no token: the vocabulary has 257"):
+            with pytest.raises(ValueError, match=f"{token} is not a token: they go from 0 to 256"):
                 use(token)
 
 
-def test_logits_of_no_pass(model: Path) -> None:
+def test_logits_before_a_pass(model: Path) -> None:
     with Session(model) as session:
         for before in (
             lambda: None,
@@ -51,7 +52,7 @@ def test_a_full_context(model: Path) -> None:
 
 def test_a_session_that_is_dropped_is_closed(model: Path) -> None:
     session = Session(model, Options(streaming=Streaming(cache_bytes=1 << 20, lanes=2)))
-    lane, loaded = session.lanes._helpers[0], session.model
+    (lane,), loaded = lane_threads(), session.model
     del session
     assert not lane.is_alive()
     with pytest.raises(ValueError, match="the model is closed"):
@@ -61,7 +62,7 @@ def test_a_session_that_is_dropped_is_closed(model: Path) -> None:
 def test_a_process_ends_with_a_session_open(model: Path) -> None:
     code = f"""
 import tracekit
-from tracekit_engine import Options, Streaming
+from tracekit.engine import Options, Streaming
 session = tracekit.Session({str(model)!r}, Options(streaming=Streaming(1 << 20)))
 session.evaluate([1], want_logits=True)
 """
@@ -69,7 +70,7 @@ session.evaluate([1], want_logits=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_is_closed(model: Path) -> None:
+def test_a_closed_session(model: Path) -> None:
     with Session(model) as session:
         session.evaluate([1], want_logits=True)
     for use in (
@@ -93,25 +94,26 @@ def test_what_is_closed(model: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["blk.1.ffn_gate_inp.weight", "output.weight"])
-def test_weights_that_are_no_numbers(name: str, model: Path, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers(name: str, model: Path, tmp_path: Path) -> None:
     place = ModelFile.open(model).tensors[name]
     damaged = bytearray(model.read_bytes())
     damaged[place.start : place.start + 4] = np.float32(np.nan).tobytes()
     path = tmp_path / "nan.gguf"
     path.write_bytes(damaged)
     with pytest.raises(
-        TracekitError, match=r"nan\.gguf computes values that are no finite numbers"
+        TracekitError, match=r"nan\.gguf computes values that are not finite numbers"
     ):
         Session(path)
 
 
-def test_an_expert_that_is_no_number(tmp_path: Path) -> None:
+def test_an_expert_that_is_not_a_number(tmp_path: Path) -> None:
     path = tiny_models.write(tmp_path / "nan.gguf", "llama")
     with Session(path) as session:
-        used = session.evaluate([session.model.first_token], want_logits=True).seen.experts
+        used = session.evaluate([session.model.first_token], want_logits=True).captured.experts
     file = ModelFile.open(path)
     damaged = bytearray(path.read_bytes())
-    for expert in set(range(file.n_expert)) - set(used[0].tolist()):  # the first token's are well
+    # The first token's experts stay as they are, so that a session can be opened.
+    for expert in set(range(file.n_expert)) - set(used[0].tolist()):
         start, stop = file.tensors["blk.0.ffn_down_exps.weight"].slice(expert)
         damaged[start:stop] = np.full((stop - start) // 4, np.nan, np.float32).tobytes()
     path.write_bytes(damaged)

@@ -1,30 +1,33 @@
-"""The expert store: its accounting on made-up traffic, and the memory it takes and gives back."""
+"""The expert store: its accounting on invented batches, and the memory it takes and gives back."""
 
+import gc
 import mmap
 import os
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tracekit_engine.lanes import PIECE, Lanes, ReadTimes
-from tracekit_engine.memory import PAGE, FileMemory, may_move_pages
-from tracekit_engine.model_file import StoredTensor
-from tracekit_engine.store import ExpertStore
 
 from tracekit.trace import TracekitError
 from tracekit.trace.schema import HIT, MISS
+from tracekit_engine import pages
+from tracekit_engine.gguf_header import StoredTensor
+from tracekit_engine.lanes import PIECE, Lanes, ReadTimes
+from tracekit_engine.memory import FileMemory
+from tracekit_engine.pages import PAGE
+from tracekit_engine.store import ExpertStore
 
 EXPERTS = 6
 SIZES = {0: 100, 2: 130, 3: 100}
 
 
 class CountingMemory:
-    """Counts who occupies which byte, and refuses what would take it twice."""
+    """Notes which slices are occupied, and fails if one is occupied twice."""
 
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], int] = {}
@@ -71,9 +74,9 @@ BATCH = st.lists(
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(SIZES)), BATCH), max_size=30), st.integers(0, 2100))
-def test_accounting_is_a_replays(batches: list[tuple[int, list]], budget: int) -> None:
+def test_accounting_is_that_of_a_replay(batches: list[tuple[int, list]], budget: int) -> None:
     memory, lanes = CountingMemory(), CountingLanes()
-    store = ExpertStore(stacked(), [memory], lanes, budget)
+    store = ExpertStore(stacked(), {0: memory}, lanes, budget)
     cache: OrderedDict[tuple[int, int], None] = OrderedDict()
     lookups = hits = read = 0
     for layer, tokens in batches:
@@ -103,9 +106,9 @@ def test_accounting_is_a_replays(batches: list[tuple[int, list]], budget: int) -
     assert store.take_totals().lookups == 0
 
 
-def test_what_failed_to_come_in_is_not_resident(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expert_whose_read_failed_is_not_resident(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, lanes = CountingMemory(), CountingLanes()
-    store = ExpertStore(stacked(), [memory], lanes, 10_000)
+    store = ExpertStore(stacked(), {0: memory}, lanes, 10_000)
     store.load(0, np.array([[0, 1]]))
 
     def fail(_slices: list) -> ReadTimes:
@@ -128,7 +131,7 @@ def stored(tmp_path: Path) -> Path:
     return path
 
 
-def in_place_of_its_mapping(path: Path) -> tuple[FileMemory, mmap.mmap]:
+def replacing_its_mapping(path: Path) -> tuple[FileMemory, mmap.mmap]:
     with path.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     base = np.frombuffer(mapping, np.uint8).ctypes.data
@@ -136,22 +139,22 @@ def in_place_of_its_mapping(path: Path) -> tuple[FileMemory, mmap.mmap]:
 
 
 def resident_pages(memory: FileMemory) -> int:
-    """Count the pages that the kernel has given to the memory, as it says itself."""
+    """Count the pages that the kernel has given to the memory, as the kernel reports them."""
     found = 0
     with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:
-        pages = -(-memory.path.stat().st_size // PAGE)
+        n_pages = -(-memory.path.stat().st_size // PAGE)
         pagemap.seek(memory.base // PAGE * 8)
-        for entry in np.frombuffer(pagemap.read(8 * pages), np.uint64):
+        for entry in np.frombuffer(pagemap.read(8 * n_pages), np.uint64):
             found += bool(entry >> np.uint64(63))
     return found
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 @pytest.mark.parametrize("direct", [False, True])
-def test_slices_come_to_their_place(stored: Path, lanes: int, direct: bool) -> None:
+def test_slices_are_read_into_their_place(stored: Path, lanes: int, direct: bool) -> None:
     content = stored.read_bytes()
-    memory, _mapping = in_place_of_its_mapping(stored)
-    reader = Lanes([stored], [memory], lanes, direct)
+    memory, _mapping = replacing_its_mapping(stored)
+    reader = Lanes([stored], {0: memory}, lanes, direct)
     slices = [(10, 20), (PAGE - 1, PAGE + 1), (PIECE // 2, 3 * PIECE), (len(content) - 5,) * 2]
     slices[-1] = (len(content) - 5, len(content))
     times = reader.read([(0, start, stop) for start, stop in slices])
@@ -162,8 +165,8 @@ def test_slices_come_to_their_place(stored: Path, lanes: int, direct: bool) -> N
     assert times.moved_bytes == own if not direct else times.moved_bytes > own
 
 
-def test_a_page_goes_with_the_last_slice_on_it(stored: Path) -> None:
-    memory, _mapping = in_place_of_its_mapping(stored)
+def test_a_page_is_released_with_the_last_slice_on_it(stored: Path) -> None:
+    memory, _mapping = replacing_its_mapping(stored)
     size = 5 * PAGE // 2  # neighbours share every second boundary page
     slices = [(e * size, (e + 1) * size) for e in range(8)]
     assert resident_pages(memory) == 0
@@ -184,8 +187,8 @@ def test_pages_change_hands(
     stored: Path, kernel_moves: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel_moves:
-        monkeypatch.setattr("tracekit_engine.memory._libc.mremap", lambda *_: 2**64 - 1)
-    memory, _mapping = in_place_of_its_mapping(stored)
+        monkeypatch.setattr(pages, "move", lambda *_: False)
+    memory, _mapping = replacing_its_mapping(stored)
     first, second = (100, 100 + 9 * PAGE), (20 * PAGE + 5, 30 * PAGE)
     memory.occupy(*first)
     memory.bytes[slice(*first)] = b"x" * (first[1] - first[0])
@@ -194,7 +197,7 @@ def test_pages_change_hands(
     memory.bytes[slice(*second)] = b"y" * (second[1] - second[0])
     assert resident_pages(memory) == 10
     assert memory.bytes[slice(*second)] == b"y" * (second[1] - second[0])
-    assert not any(memory.bytes[slice(*first)])  # what the pages left behind is empty
+    assert not any(memory.bytes[slice(*first)])  # pages that moved leave empty ones behind
     memory.release(*second)
     memory.occupy(*first)
     memory.release(*first)
@@ -202,19 +205,19 @@ def test_pages_change_hands(
 
 
 def test_a_kernel_that_hides_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert may_move_pages(1)
-    assert not may_move_pages(1 << 40)
+    assert pages.can_move(1)
+    assert not pages.can_move(1 << 40)
 
     def denied(*_: object) -> str:
         raise PermissionError
 
     monkeypatch.setattr(Path, "read_text", denied)
-    assert not may_move_pages(1)
+    assert not pages.can_move(1)
 
 
 def test_a_file_cut_while_it_is_read(stored: Path) -> None:
-    memory, _mapping = in_place_of_its_mapping(stored)
-    reader = Lanes([stored], [memory], 2, direct=False)
+    memory, _mapping = replacing_its_mapping(stored)
+    reader = Lanes([stored], {0: memory}, 2, direct=False)
     os.truncate(stored, PIECE)
     with pytest.raises(TracekitError, match=r"was cut to 4,194,304 bytes"):
         reader.read([(0, 0, 2 * PIECE)])
@@ -222,8 +225,8 @@ def test_a_file_cut_while_it_is_read(stored: Path) -> None:
 
 
 def test_a_read_that_fails(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, _mapping = in_place_of_its_mapping(stored)
-    reader = Lanes([stored], [memory], 3, direct=False)
+    memory, _mapping = replacing_its_mapping(stored)
+    reader = Lanes([stored], {0: memory}, 3, direct=False)
 
     def broken(*_: object) -> int:
         raise OSError(5, "Input/output error")
@@ -236,23 +239,25 @@ def test_a_read_that_fails(stored: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     reader.close()
 
 
-def test_a_read_that_is_broken_off(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, _mapping = in_place_of_its_mapping(stored)
-    reader = Lanes([stored], [memory], 2, direct=False)
-    run, really = reader._run, os.preadv
-    helped, begun = threading.Event(), threading.Event()
+def test_a_read_that_is_interrupted(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory, _mapping = replacing_its_mapping(stored)
+    reader = Lanes([stored], {0: memory}, 2, direct=False)
+    really, begun, interrupted = os.preadv, threading.Event(), threading.Event()
 
-    def breaking(pieces: deque) -> object:
+    def breaking(file: int, buffers: list, at: int) -> int:
         if threading.current_thread() is threading.main_thread():
-            assert helped.wait(10)
+            assert begun.wait(10)
+            interrupted.set()
             raise KeyboardInterrupt
-        helped.set()
-        return run(pieces)
+        begun.set()
+        assert interrupted.wait(10)
+        return really(file, buffers, at)
 
-    monkeypatch.setattr(reader, "_run", breaking)
+    monkeypatch.setattr(os, "preadv", breaking)
     with pytest.raises(KeyboardInterrupt):
         reader.read([(0, 0, 100), (0, 200, 300)])
     monkeypatch.undo()
+    begun.clear()
 
     def helper_last(file: int, buffers: list, at: int) -> int:
         if threading.current_thread() is threading.main_thread():
@@ -269,11 +274,11 @@ def test_a_read_that_is_broken_off(stored: Path, monkeypatch: pytest.MonkeyPatch
     reader.close()
 
 
-def test_what_goes_wrong_in_a_helper_comes_to_the_caller(
+def test_an_error_in_a_helper_is_raised_in_the_caller(
     stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory, _mapping = in_place_of_its_mapping(stored)
-    reader = Lanes([stored], [memory], 2, direct=False)
+    memory, _mapping = replacing_its_mapping(stored)
+    reader = Lanes([stored], {0: memory}, 2, direct=False)
     really, begun = os.preadv, threading.Event()
 
     def faulty(file: int, buffers: list, at: int) -> int:
@@ -292,9 +297,10 @@ def test_what_goes_wrong_in_a_helper_comes_to_the_caller(
 
 
 def test_a_file_that_cannot_be_opened_leaves_none_open(stored: Path) -> None:
+    gc.collect()  # files of earlier tests must not be closed in between
     before = os.listdir("/proc/self/fd")
     with pytest.raises(TracekitError, match="cannot be read: No such file"):
-        Lanes([stored, stored.with_name("absent")], [None, None], 1, direct=False)
+        Lanes([stored, stored.with_name("absent")], {}, 1, direct=False)
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -309,5 +315,5 @@ def test_more_lanes_than_threads(stored: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(threading.Thread, "start", few)
     with pytest.raises(TracekitError, match="no more than 3 of 8 I/O threads; give fewer"):
-        Lanes([stored], [None], 8, direct=False)
+        Lanes([stored], {}, 8, direct=False)
     assert not any(thread.is_alive() for thread in started)

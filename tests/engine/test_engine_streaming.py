@@ -1,4 +1,4 @@
-"""Streaming: the same bits at any budget, within the budget, and sentences when it cannot be."""
+"""Streaming: the same bits at any budget, memory within the budget, sentences where it cannot work."""
 
 import os
 import shutil
@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tiny_models
 from runs import TEXT, greedy
+
+from tracekit import datasets
+from tracekit.figures import MIB
+from tracekit.trace import TracekitError, UsageError
 from tracekit_engine import Options, Session, Streaming, ggml
 from tracekit_engine.budget import available_memory, bank_bytes
 from tracekit_engine.model_file import ModelFile
-
-from tracekit import datasets
-from tracekit.trace import TracekitError, UsageError
-
-MIB = 1 << 20
 
 
 def budgets(path: Path) -> dict[str, int]:

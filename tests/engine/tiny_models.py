@@ -1,6 +1,6 @@
 """Tiny MoE models with random weights, one for each way llama.cpp's architectures route.
 
-Small enough that a file takes milliseconds to write; a model's text means nothing.
+They are so small that a file is written in milliseconds. The text they generate means nothing.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Shapes = dict[str, tuple[int, ...]]  # as numpy has them: the last is the fastes
 
 @dataclass(frozen=True)
 class Tiny:
-    """An architecture: its keys, the tensors of layer i, the type of its expert weights."""
+    """An architecture: its keys, the tensors of layer i, the types of its expert weights in turn."""
 
     arch: str
     layer: Callable[[int], Shapes]
@@ -140,7 +140,7 @@ def _glm4moe(i: int) -> Shapes:
     norm: Shapes = {"post_attention_norm.weight": (D,)}
     shapes = attention(i, q_norm=HEAD, bias=True) | norm
     shapes |= dense() if i == 0 else experts(bias=True) | shared()
-    if i == LAYERS:  # the layer that predicts one token further: it is not run
+    if i == LAYERS:  # the layer that predicts the token after the next; llama.cpp does not run it
         shapes |= {
             "nextn.eh_proj.weight": (D, 2 * D),
             "nextn.enorm.weight": (D,),
@@ -324,14 +324,14 @@ def write(
     Parameters
     ----------
     dense_only : bool
-        Without experts, as a llama is.
+        Write a model without experts, as a llama is.
     tensors_a_file : int
         Split the model into files ``-00001-of-…`` of this many tensors.
     layers : int
-        Make this many layers, all alike, instead of the architecture's.
+        Make this many layers instead of the architecture's number.
     chat_template : str, optional
     odd : dict, optional
-        Keys of the architecture with values they should not have; None leaves one out.
+        Keys of the architecture with other values than they should have; None leaves a key out.
     """
     tiny = MODELS[arch]
     n_layer = layers or tiny.layers
@@ -394,7 +394,7 @@ def _values(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.n
 
 
 def add_keys(writer: GGUFWriter, arch: str, keys: dict[str, object]) -> None:
-    """Add the keys of an architecture, each with the type its value has."""
+    """Add the keys of an architecture; GGUF's type follows from the value's."""
     for name, value in keys.items():
         key = f"{arch}.{name}"
         if isinstance(value, bool):
@@ -410,7 +410,7 @@ def add_keys(writer: GGUFWriter, arch: str, keys: dict[str, object]) -> None:
 
 
 def add_vocabulary(writer: GGUFWriter) -> int:
-    """Add byte-level BPE without merges to speak of: a token a byte, and the end of text."""
+    """Add a byte-level BPE vocabulary and return its size: a token for each byte, and end of text."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     rest = [byte for byte in range(256) if byte not in printable]
     letters = {byte: chr(byte) for byte in printable}

@@ -1,24 +1,23 @@
-"""``tracekit record``: run a model and write its routing to a trace."""
+"""``tracekit record``: run a model and write its routing to a trace.
+
+Options go in; the engine records; what it recorded and the next command to type go to stderr.
+"""
 
 import shlex
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
+from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
-from tracekit.figures import MIB
+from tracekit.figures import MIB, counted, percent
 from tracekit.trace.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit_engine.options import Streaming
-    from tracekit_engine.prompts import Prompt
-    from tracekit_engine.recorder import Progress
-    from tracekit_engine.session import Session
+    from tracekit.engine import Progress, Prompt, Session, Streaming
 
 
 def record(
@@ -29,24 +28,28 @@ def record(
         Path | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A GGUF file, the first of a split model; the bundled model if not given.",
+            help="A GGUF file, or the first file of a split model. Default: the bundled model.",
             show_default=False,
         ),
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("-p", "--prompt", metavar="TEXT", help="A prompt; each is a turn. Repeats."),
+        typer.Option(
+            "-p", "--prompt", metavar="TEXT", help="A prompt, which is one turn. May be repeated."
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None,
-        typer.Option("--prompt-file", metavar="FILE", help="A file as one prompt; - is stdin."),
+        typer.Option(
+            "--prompt-file", metavar="FILE", help="A file whose text is one prompt; - is stdin."
+        ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             "--prompts",
             metavar="JSONL",
-            help='A prompt a line: "text", {"prompt": text} or {"messages": [...]}.',
+            help='A file with one prompt in each line: "text", {"prompt": text} or {"messages": [...]}.',
         ),
     ] = None,
     chat: Annotated[
@@ -56,59 +59,69 @@ def record(
         int, typer.Option("-n", metavar="N", help="Tokens to decode in each turn.")
     ] = 128,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after the token that ends a text.")
+        bool, typer.Option("--ignore-eos", help="Continue after the token that ends a text.")
     ] = False,
     temperature: Annotated[
         float, typer.Option("--temp", metavar="T", help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option("--top-p", metavar="P", help="Draw from this much probability.")
+        float,
+        typer.Option(
+            "--top-p",
+            metavar="P",
+            help="Sample from the likeliest tokens that sum to this probability.",
+        ),
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx", metavar="N", help="Context length; what is needed if not given."),
+        typer.Option("--ctx", metavar="N", help="Context length. Default: what the turns need."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", help="Compute threads; cores − 1 if not given."),
+        typer.Option("--threads", metavar="N", help="Threads that compute. Default: cores − 1."),
     ] = None,
     n_expert_used: Annotated[
         int | None,
-        typer.Option("--n-expert-used", metavar="K", help="Experts a token uses."),
+        typer.Option(
+            "--n-expert-used",
+            metavar="K",
+            help="How many experts a token uses. Default: as in the model.",
+        ),
     ] = None,
     chunk: Annotated[
         int | None,
         typer.Option(
             "--chunk",
             metavar="N",
-            help="Most prompt tokens in one pass: fewer reads, more memory. By default up to 512, "
-            "of which gate inputs take 16 MiB at most.",
+            help="The most prompt tokens in one pass: more means fewer reads and more memory. By "
+            "default up to 512, or as many as have 16 MiB of gate inputs and logits.",
         ),
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Read experts on demand through a bounded cache.")
+        bool,
+        typer.Option("--stream", help="Read experts on demand, through a cache with a budget."),
     ] = False,
     cache_mib: Annotated[
         str | None,
         typer.Option(
             "--cache-mib",
             metavar="MIB|auto",
-            help="Budget of the expert cache; auto (the default) goes by the memory available.",
+            help="Budget of the expert cache; auto (the default) takes 80 % of what is free.",
         ),
     ] = None,
     io_threads: Annotated[
         int | None,
-        typer.Option("--io-threads", metavar="N", help="Reads in flight at a time; 4 by default."),
+        typer.Option("--io-threads", metavar="N", help="How many reads run at a time. Default: 4."),
     ] = None,
     direct_io: Annotated[
         bool, typer.Option("--direct-io", help="Read past the page cache (O_DIRECT).")
     ] = False,
     no_logits: Annotated[
-        bool, typer.Option("--no-logits", help="Leave the router's logits out.")
+        bool, typer.Option("--no-logits", help="Do not record the router's logits.")
     ] = False,
     no_gate_inputs: Annotated[
-        bool, typer.Option("--no-gate-inputs", help="Leave gate inputs and embeddings out.")
+        bool, typer.Option("--no-gate-inputs", help="Do not record gate inputs and embeddings.")
     ] = False,
     gate_dtype: Annotated[
         str, typer.Option("--gate-dtype", metavar="f32|f16", help="Type of stored gate inputs.")
@@ -122,15 +135,16 @@ def record(
 ) -> None:
     """Run a model on prompts and record how it routes every token.
 
-    Without --stream all experts are in memory; with it they are read from the file as the
-    router asks for them. Computes on the CPU, flash attention off.
+    Without --stream all experts are in memory; with it they are read from the file when the
+    router asks for them. The model runs on the CPU, without flash attention.
     """
     with ending_at_once():
-        from tracekit import datasets, engine
+        from tracekit.datasets import model_path
+        from tracekit.engine import Capture, Generation, Options, Sampling, load
+        from tracekit.engine import record as record_run
 
-        engine.load()
-        from tracekit_engine import Capture, Generation, Options, Sampling, binding
-        from tracekit_engine import record as record_run
+        load()  # finds tracekit_engine in a checkout that is not installed
+        from tracekit_engine import binding
 
         binding.load()
 
@@ -151,31 +165,29 @@ def record(
     )
     turns = _prompts(prompt or [], prompt_file, prompts)
     if not turns:
-        taken = f"{model} was taken for the model. " if model and not model.exists() else ""
-        raise UsageError(
-            f"{taken}There is no prompt; give one with -p, --prompt-file or --prompts."
-        )
+        hint = f"{model} was taken for the model. " if model and not model.exists() else ""
+        raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
     printer = _TextPrinter(console) if text else None
-    line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
+    progress = _Progress(ProgressLine(shown=False) if text else console.progress_line())
     try:
         recording = record_run(
-            model or datasets.model_path(),
+            model or model_path(),
             turns,
             output,
             options=options,
             generation=generation,
             force=force,
             command=["tracekit", *sys.argv[1:]],
-            on_progress=line.show,
+            on_progress=progress.show,
             on_piece=printer.print if printer else None,
-            on_start=lambda session: _say_start(console, session),
+            on_start=lambda session: _describe_start(console, session),
         )
     except KeyboardInterrupt:
-        line.clear()
-        if line.begun:
-            _say_what_is_kept(console, output)
+        progress.clear()
+        if progress.has_begun:
+            _note_what_is_left(console, output)
         raise
-    line.clear()
+    progress.clear()
     if printer:
         printer.end()
     console.note(_summary(recording.path, recording.progress, recording.ended))
@@ -187,7 +199,7 @@ def record(
 def _streaming(
     stream: bool, cache_mib: str | None, io_threads: int | None, direct_io: bool
 ) -> "Streaming | None":
-    from tracekit_engine import Streaming
+    from tracekit.engine import Streaming
 
     if not stream:
         for option, given in (
@@ -213,19 +225,20 @@ def _streaming(
 
 
 def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
-    from tracekit_engine import prompts
+    from tracekit.engine import Prompt
+    from tracekit_engine.prompts import from_file, from_jsonl
 
     if str(file) == str(jsonl) == "-":
         raise UsageError("Standard input is either --prompt-file or --prompts; name a file.")
-    turns = [prompts.Prompt(text) for text in texts]
+    turns = [Prompt(text) for text in texts]
     if file is not None:
-        turns.append(prompts.from_file(file))
+        turns.append(from_file(file))
     if jsonl is not None:
-        turns += prompts.from_jsonl(jsonl)
+        turns += from_jsonl(jsonl)
     return turns
 
 
-def _say_start(console: Console, session: "Session") -> None:
+def _describe_start(console: Console, session: "Session") -> None:
     file, store = session.file, session.store
     console.detail(
         f"{file.name}: {file.arch}, {len(session.plan.layers)} MoE layers of {file.n_expert} "
@@ -236,7 +249,7 @@ def _say_start(console: Console, session: "Session") -> None:
         return
     cycle = session.token_cycle
     console.detail(
-        f"Expert cache {store.budget / MIB:,.2f} MiB, a token touches {cycle / MIB:,.2f}."
+        f"Expert cache {store.budget / MIB:,.2f} MiB; a token touches {cycle / MIB:,.2f} MiB."
     )
     if store.budget < cycle:
         console.warn(
@@ -245,7 +258,7 @@ def _say_start(console: Console, session: "Session") -> None:
         )
 
 
-def _say_what_is_kept(console: Console, path: Path) -> None:
+def _note_what_is_left(console: Console, path: Path) -> None:
     from tracekit.trace.storage import read_facts
 
     with suppress(TracekitError):
@@ -254,12 +267,12 @@ def _say_what_is_kept(console: Console, path: Path) -> None:
 
 
 class _TextPrinter:
-    """Prints tokens as they come, each turn from a new line, as long as somebody reads them."""
+    """Prints tokens as they come, each turn on a new line, as long as stdout takes them."""
 
     def __init__(self, console: Console):
         self._console = console
         self._turn = 0
-        self._read = True
+        self._is_open = True
 
     def print(self, turn: int, piece: bytes) -> None:
         self._write(b"\n" * (turn - self._turn) + piece)
@@ -269,52 +282,40 @@ class _TextPrinter:
         self._write(b"\n")
 
     def _write(self, data: bytes) -> None:
-        if not self._read:
+        if not self._is_open:
             return
         try:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
         except OSError as error:
-            self._read = False
+            self._is_open = False
             silence(1)
             self._console.warn(
                 f"The text is no longer printed ({error.strerror}); the recording goes on."
             )
 
 
-class _ProgressLine:
-    """One line on a terminal, rewritten at most ten times a second.
+class _Progress:
+    """Draws how far the recording is.
 
     Attributes
     ----------
-    begun : bool
+    has_begun : bool
         Whether a pass was recorded.
     """
 
-    def __init__(self, shown: bool):
-        self.begun = False
-        self._shown = shown
-        self._last = 0.0
+    def __init__(self, line: ProgressLine):
+        self.has_begun = False
+        self._line = line
 
     def show(self, progress: "Progress") -> None:
-        self.begun = True
-        now = time.monotonic()
-        if self._shown and now - self._last >= 0.1:
-            self._last = now
-            say(f"\r\x1b[K{_state(progress)}", end="")
+        self.has_begun = True
+        label = f"turn {progress.turn + 1}/{progress.turns}"
+        done, total = progress.decoded_in_turn, progress.n_decode
+        self._line.draw(label, done, total, _rates(progress))
 
     def clear(self) -> None:
-        if self._last:
-            say("\r\x1b[K", end="")
-
-
-def _state(progress: "Progress") -> str:
-    done = progress.decoded_in_turn
-    bar = "#" * (20 * done // max(1, progress.n_decode))
-    return (
-        f"turn {progress.turn + 1}/{progress.turns} [{bar:<20}] {done}/{progress.n_decode}"
-        f"{_rates(progress)}"
-    )
+        self._line.clear()
 
 
 def _rates(progress: "Progress") -> str:
@@ -322,29 +323,28 @@ def _rates(progress: "Progress") -> str:
     if progress.tokens_per_second is not None:
         text += f", {progress.tokens_per_second:.1f} tokens/s"
     if progress.hit_rate is not None:
-        text += f", hit rate {100 * progress.hit_rate:.1f} % (cumulative)"
+        text += f", hit rate {percent(progress.hit_rate, 1)} % (cumulative)"
     if progress.totals is not None:
         text += f", {progress.totals.read_bytes / MIB:,.1f} MiB read"
     return text
 
 
 def _summary(path: Path, progress: "Progress", ended: str) -> str:
-    turns = f"{progress.turn + 1} turn{'s' if progress.turn else ''}"
     return (
-        f"Recorded {turns} to {path}: {progress.prefilled} prompt and {progress.decoded} decoded "
-        f"tokens{_rates(progress)}; ended: {ended}."
+        f"Recorded {counted(progress.turn + 1, 'turn')} to {path}: {progress.prefilled} prompt and "
+        f"{progress.decoded} decoded tokens{_rates(progress)}; ended: {ended}."
     )
 
 
 def _next_command(path: Path, cache_bytes: int | None) -> str:
     command = ["tracekit", "replay", str(path)]
     if cache_bytes is not None:
-        command += ["--policy", "lru", "--cache-mib", _mib(cache_bytes), "--validate"]
+        command += ["--policy", "lru", "--cache-mib", _exact_mib(cache_bytes), "--validate"]
     return shlex.join(command)
 
 
-def _mib(cache_bytes: int) -> str:
-    """Write a budget in MiB in as few digits as a replay reads back as the same bytes."""
+def _exact_mib(cache_bytes: int) -> str:
+    """Write a budget in MiB in the fewest digits that ``--cache-mib`` reads back as the same bytes."""
     digits = 0
     while round(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
         digits += 1

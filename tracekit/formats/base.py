@@ -1,11 +1,16 @@
-"""What a format is, the registry of formats, and the choice among them by content."""
+"""What a format is, the registry of formats, and how each reads its file.
+
+In: the path of a file, or its first bytes. Out: for a subclass of `Format`, a trace. This module knows
+no format by name.
+"""
 
 import gzip
+import os
 import zlib
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
-from tracekit.datasets import resolve
 from tracekit.registry import Registry
 from tracekit.trace import Trace, TraceError
 
@@ -14,7 +19,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 
 
-class Format:
+class Format(ABC):
     """A file format that can be read as a trace. Derive, set the attributes, write both methods.
 
     Attributes
@@ -28,6 +33,7 @@ class Format:
     name: ClassVar[str]
     summary: ClassVar[str]
 
+    @abstractmethod
     def sniff(self, head: bytes) -> bool:
         """Say whether a file that begins with `head` is of this format.
 
@@ -36,17 +42,16 @@ class Format:
         head : bytes
             The first 4 KiB, decompressed and without a byte order mark.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, path: Path) -> Trace:
-        """Read the file `path`, which may be compressed with gzip.
+        """Read the file `path`, which may be compressed with gzip; `read_bytes` decompresses.
 
         Raises
         ------
         TraceError
-            The file is not as it should be; the sentence names the line and the mend.
+            The file is damaged or of another format; the sentence names place and remedy.
         """
-        raise NotImplementedError
 
 
 FORMATS: Registry[Format] = Registry("format", Format)
@@ -59,13 +64,18 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
     Raises
     ------
     TraceError
-        The file cannot be read or its gzip stream is damaged.
+        It is no file, cannot be read, or its gzip stream is damaged.
     """
+    # To open a pipe would wait for its writer.
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise TraceError(
+            f"{path} is a directory, pipe or device and no file; name a file with the whole trace."
+        )
     try:
         with path.open("rb") as plain:
-            packed = plain.read(2) == GZIP_MAGIC
+            is_packed = plain.read(2) == GZIP_MAGIC
             plain.seek(0)
-            if packed:
+            if is_packed:
                 with gzip.open(plain) as unpacked:
                     data = unpacked.read(size)
             else:
@@ -77,36 +87,3 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}.") from error
     return data.removeprefix(BOM)
-
-
-def open_any(path: str | Path, validate: bool = True) -> Trace:
-    """Open a trace: a ``.trace`` directory, or a file of any registered format.
-
-    What a file is, its content says and not its name.
-
-    Parameters
-    ----------
-    path : str or Path
-        ``bundled:NAME`` names a trace that comes with tracekit.
-    validate : bool
-        Of a ``.trace`` directory: check it as it is opened. Other formats are always checked.
-
-    Raises
-    ------
-    TraceError
-        There is no such file, it is of no known format, or it is not as it should be.
-    """
-    path = resolve(path)
-    if path.is_dir() or not path.exists():
-        return Trace.open(path, validate)
-    head = read_bytes(path, HEAD_BYTES)
-    if not head.strip(b"\0 \t\r\n"):
-        raise TraceError(f"{path} is empty; record or copy it again.")
-    for format_class in FORMATS:
-        reader = format_class()
-        if reader.sniff(head):
-            return reader.read(path)
-    known = "; ".join(f"{f.name} ({f.summary})" for f in FORMATS)
-    raise TraceError(
-        f"{path} is no trace that tracekit knows: it is neither a .trace directory nor {known}."
-    )

@@ -1,9 +1,12 @@
 """The ``# route_trace v1`` CSV of the BigMoeOnEdge engine: one row per routed expert.
 
+In: the path of a file. Out: a trace in memory.
+
 A preamble of ``# key=value`` lines gives the model and each layer's sizes; a header names the
-columns; then come the rows, `n_expert_used` of them for each routing, in slot order. Columns are
-known by name: `dropped` came later, others may follow. A weight of ``nan`` is unknown. Passes are
-not recorded: each turn's prefill is taken as one, and each decoded token as one.
+columns; then come the rows, `n_expert_used` of them for each routing, in slot order. The columns are
+identified by name: `dropped` was added later, and others may follow. A weight of ``nan`` is unknown.
+The file does not say where passes begin: each turn's prefill is read as one pass, and each decoded
+token as one.
 """
 
 import re
@@ -16,9 +19,10 @@ import pyarrow as pa
 from pyarrow import csv
 
 from tracekit.formats.base import Format, read_bytes, register
-from tracekit.formats.preamble import MAGIC, Preamble, parse_preamble
+from tracekit.formats.route_trace_preamble import MAGIC, Preamble, parse_preamble
 from tracekit.trace import Trace, TraceError
-from tracekit.trace.columns import from_numpy, numpy_type, to_numpy
+from tracekit.trace.checks import Arrays
+from tracekit.trace.columns import numpy_type, to_numpy, to_table
 from tracekit.trace.schema import DECODE, routing_schema
 
 PLACE = ("turn", "phase", "step", "layer")
@@ -37,7 +41,7 @@ LISTS = {"experts": "expert", "weights": "weight", "residency": "residency", "dr
 LINE = re.compile(rb"[^\r\n]+")
 BREAK = re.compile(rb"\r\n|\r|\n")
 WHOLE = re.compile(rb"[ \t]*[0-9]{1,18}[ \t]*")
-NUMBER = re.compile(rb"[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*")
+NUMBER = re.compile(rb"[ \t]*[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*")
 
 
 @register
@@ -53,7 +57,7 @@ class RouteTraceCsv(Format):
         return head.startswith((MAGIC, b"turn,phase,step,layer"))
 
     def read(self, path: Path) -> Trace:
-        """Read the file; see `Format.read`."""
+        """Read the file `path`; a cut file up to its last whole routing, with a warning."""
         data = read_bytes(path)
         header = next((m for m in LINE.finditer(data) if not m[0].startswith(b"#")), None)
         before = BREAK.split(data[: header.start()] if header else data)
@@ -65,7 +69,7 @@ class RouteTraceCsv(Format):
 
 
 class _Rows:
-    """The rows of a file as text: which columns they have, and on which line each stands.
+    """The rows of a file as text: their columns, and the line on which each stands.
 
     Parameters
     ----------
@@ -76,6 +80,16 @@ class _Rows:
         The header in `data`.
     header_line : int
         Its line, from 1.
+
+    Attributes
+    ----------
+    is_cut : bool
+        The last line of the file is not complete; it is left out.
+
+    Raises
+    ------
+    TraceError
+        The header lacks a column, or names one twice.
     """
 
     def __init__(self, path: str, data: bytes, header: re.Match[bytes], header_line: int):
@@ -83,22 +97,21 @@ class _Rows:
         self.columns = [name.strip().decode("utf-8", "replace") for name in header[0].split(b",")]
         missing = [name for name in REQUIRED if name not in self.columns]
         if missing or len(set(self.columns)) < len(self.columns):
-            wrong = f"lacks {', '.join(missing)}" if missing else "names a column twice"
+            fault = f"lacks {', '.join(missing)}" if missing else "names a column twice"
             raise TraceError(
-                f"{path}, line {header_line}: the header {wrong}; it begins "
+                f"{path}, line {header_line}: the header {fault}; it begins "
                 "'turn,phase,step,layer,slot,expert'."
             )
         self._data = data
         self._header_line = header_line
         self._start = header.end()
-        self._end = len(data)
-        self.cut = False
-        if not data.endswith((b"\n", b"\r")):
-            last = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-            line = data[last:]
-            if last >= self._start and (line.endswith(b",") or self._fault(line) is not None):
-                self._end = last
-                self.cut = True
+        last = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self.is_cut = last >= self._start and self._lacks_its_end(data[last:])
+        self._end = last if self.is_cut else len(data)
+
+    def _lacks_its_end(self, line: bytes) -> bool:
+        """Say whether a line without a line break was cut: a field is missing, empty or wrong."""
+        return bool(line) and (line.endswith(b",") or self._fault(line) is not None)
 
     def parse(self) -> dict[str, np.ndarray]:
         """Return the known columns as numbers, an unknown weight as NaN.
@@ -115,7 +128,7 @@ class _Rows:
         try:
             table = csv.read_csv(
                 pa.BufferReader(pa.py_buffer(body)),
-                # One thread: two are no faster on a busy machine, and cost more in all.
+                # One thread: two take more time of the processors, and on a busy machine save none.
                 csv.ReadOptions(column_names=self.columns, use_threads=False),
                 csv.ParseOptions(quote_char=False),
                 csv.ConvertOptions(
@@ -132,26 +145,28 @@ class _Rows:
         return values
 
     def line(self, row: int) -> int:
-        """Return the line on which row `row` stands; lines may be empty in between."""
-        found = next(islice(LINE.finditer(self._data, self._start), row, None))
-        return self._line_at(found.start())
+        """Return the line on which row `row` stands; lines between rows may be empty."""
+        text = next(islice(LINE.finditer(self._data, self._start), row, None))
+        return self._line_at(text.start())
 
     def _line_at(self, position: int) -> int:
         breaks = sum(1 for _ in BREAK.finditer(self._data, self._start, position))
         return self._header_line + breaks
 
-    def _broken(self, parser_says: str) -> TraceError:
-        for found in LINE.finditer(self._data, self._start, self._end):
-            fault = self._fault(found[0])
+    def _broken(self, message: str) -> TraceError:
+        """Return the error for the first broken line; `message` is what the parser said."""
+        for text in LINE.finditer(self._data, self._start, self._end):
+            fault = self._fault(text[0])
             if fault is not None:
-                line = self._line_at(found.start())
+                line = self._line_at(text.start())
                 return TraceError(
                     f"{self.path}, line {line}{fault}; repair the line or record again."
                 )
-        return TraceError(f"{self.path} cannot be read as CSV: {parser_says}; record it again.")
+        message = message.partition("\n")[0][:200]
+        return TraceError(f"{self.path} cannot be read as CSV: {message}; record it again.")
 
     def _fault(self, line: bytes) -> str | None:
-        """Say what is wrong with a line, beginning with the comma or colon after its number."""
+        """Return the fault of a line, beginning with the comma or colon after its number."""
         fields = line.split(b",")
         if len(fields) != len(self.columns):
             return f": it has {len(fields)} fields where the header names {len(self.columns)}"
@@ -174,94 +189,81 @@ def _trace(rows: _Rows, preamble: Preamble) -> Trace:
     k = preamble.facts.model.top_k
     values = rows.parse()
     n_whole = _whole_routings(rows, values, k)
-    cut = rows.cut or n_whole * k < len(values["slot"])
+    is_cut = rows.is_cut or n_whole * k < len(values["slot"])
     if n_whole == 0:
         raise TraceError(f"{rows.path} holds no whole routing; record it again.")
     place = {name: np.ascontiguousarray(values[name][: n_whole * k : k]) for name in PLACE}
     passes, order = _number_passes(place)
-
-    def arranged(array: np.ndarray) -> np.ndarray:
-        return array if order is None else array[order]
-
-    place = {name: arranged(array) for name, array in place.items()} | {"pass": passes}
-    lists = {
-        name: arranged(values[source][: n_whole * k].reshape(n_whole, k))
+    columns = place | {
+        name: values[source][: n_whole * k].reshape(n_whole, k)
         for name, source in LISTS.items()
         if source in values
     }
+    if order is not None:
+        columns = {name: array[order] for name, array in columns.items()}
+    columns["pass"] = passes
 
     def locate(row: int, slot: int) -> str:
         in_file = row if order is None else int(order[row])
         return f"{rows.path}, line {rows.line(in_file * k + slot)}"
 
-    whole = not cut and _last_pass_is_whole(place)
+    is_complete = not is_cut and _last_pass_is_whole(columns)
     warnings = []
-    if not whole:
+    if not is_complete:
+        last = ", ".join(f"{name} {columns[name][-1]}" for name in ("turn", "step", "layer"))
         warnings.append(
             f"{rows.path} is incomplete: it is cut off at its end, and read up to its last whole "
-            f"routing (turn {place['turn'][-1]}, step {place['step'][-1]}, "
-            f"layer {place['layer'][-1]})."
+            f"routing ({last})."
         )
+    valid = {"weights": ~np.isnan(columns["weights"])} if "weights" in columns else {}
     return Trace.from_tables(
-        replace(preamble.facts, complete=whole),
+        replace(preamble.facts, complete=is_complete),
         preamble.layers,
-        _table(place, lists, n_whole, k),
+        to_table(columns, routing_schema(k), n_whole, valid),
         name=rows.path,
         warnings=warnings,
         locate=locate,
     )
 
 
-def _table(
-    place: dict[str, np.ndarray], lists: dict[str, np.ndarray], n_rows: int, k: int
-) -> pa.Table:
-    schema = routing_schema(k)
-    arrays = []
-    for f in schema:
-        values = place.get(f.name, lists.get(f.name))
-        valid = ~np.isnan(values) if f.name == "weights" and values is not None else None
-        arrays.append(from_numpy(values, f.type, n_rows, valid))
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _whole_routings(rows: _Rows, values: dict[str, np.ndarray], k: int) -> int:
-    """Return how many whole routings the rows begin with; what follows may be one that was cut.
+def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:
+    """Return how many whole routings the rows have; a cut one may follow them.
 
     Raises
     ------
     TraceError
-        A routing in the middle has not its k slots in order.
+        A routing before the last does not have its k slots in order.
     """
     n_rows = len(values["slot"])
     n_whole = n_rows // k
-    due = np.broadcast_to(np.arange(k, dtype=np.uint16), (n_whole, k)).reshape(-1)
-    due = np.append(due, np.arange(n_rows - n_whole * k, dtype=np.uint16))
-    wrong = values["slot"] != due
+    expected = np.broadcast_to(np.arange(k, dtype=np.uint16), (n_whole, k)).reshape(-1)
+    expected = np.append(expected, np.arange(n_rows - n_whole * k, dtype=np.uint16))
+    is_wrong = values["slot"] != expected
     for name in PLACE:
         # Within a routing every row repeats the place of the row before.
-        moved = values[name][1:] != values[name][:-1]
-        moved[k - 1 :: k] = False
-        wrong[1:] |= moved
-    if wrong.any():
-        row = int(wrong.argmax())
-        here = ", ".join(f"{name} {values[name][row]}" for name in (*PLACE, "slot"))
+        differs = values[name][1:] != values[name][:-1]
+        differs[k - 1 :: k] = False
+        is_wrong[1:] |= differs
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        found = ", ".join(f"{name} {values[name][row]}" for name in (*PLACE, "slot"))
         raise TraceError(
-            f"{rows.path}, line {rows.line(row)}: {here} stands where slot {row % k} of a routing "
+            f"{rows.path}, line {rows.line(row)}: {found} stands where slot {row % k} of a routing "
             f"of n_expert_used={k} experts is due; rows are missing, out of order, or "
             "n_expert_used is wrong: correct it or record again."
         )
     return n_whole
 
 
-def _number_passes(place: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return passes numbered from 0, and how to put the routings in (pass, layer, step) order.
+def _number_passes(place: Arrays) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return passes numbered from 0, and the order that sorts by (pass, layer, step).
 
     Returns
     -------
     passes : int32 [n]
-        In that order.
+        Of the routings in that order.
     order : int64 [n] or None
-        Where each routing stood in the file; None if they already stood in order.
+        Where each routing stands in the file; None if they are in order already.
     """
     decode = place["phase"] == DECODE
     run = np.where(decode, place["step"].astype(np.int64) + 1, 0)
@@ -276,8 +278,8 @@ def _number_passes(place: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray
     return passes, order
 
 
-def _last_pass_is_whole(place: dict[str, np.ndarray]) -> bool:
-    """Say whether the last decoded token has all its layers; of a prefill nobody can tell."""
+def _last_pass_is_whole(place: Arrays) -> bool:
+    """Say whether the last decoded token has all its layers; of a prefill that is not known."""
     if place["phase"][-1] != DECODE:
         return True
     routed = np.count_nonzero(np.bincount(place["layer"]))

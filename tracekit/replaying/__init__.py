@@ -1,8 +1,9 @@
-"""Replay of a trace through cache policies: batches, accounting, results."""
+"""What would a cache have hit and read? Replay of a trace through cache policies."""
 
 from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import build_batches
+from tracekit.replaying.inputs import inputs_of
 from tracekit.replaying.result import ReplayResult
-from tracekit.replaying.run import DEFAULT_POLICIES, inputs_of, replay
+from tracekit.replaying.run import DEFAULT_POLICIES, replay
 
 __all__ = ["DEFAULT_POLICIES", "ReplayResult", "build_batches", "inputs_of", "replay", "simulate"]

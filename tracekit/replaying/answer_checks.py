@@ -1,4 +1,7 @@
-"""What a policy may answer: a user's own can be wrong, and its figures would be printed as facts."""
+"""Checks of what a policy answers.
+
+A policy of the user's own can be wrong, and its figures would be printed as facts.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +20,12 @@ def simulate(
     Raises
     ------
     UsageError
-        It cannot be: another number of cells or batches, more hits than lookups, negative bytes.
+        The answer is impossible: another number of cells or batches than asked for, more hits than
+        lookups, or a negative number of bytes.
     """
     cells = policy.simulate(batches, budgets, per_lookup)
     if type(policy).__module__.startswith("tracekit.policies."):
-        return cells  # held to it by the tests
+        return cells  # the tests check these
     fault = _fault(batches, budgets, cells)
     if fault:
         raise UsageError(f"Policy {policy.name!r} is wrong: its simulate() returned {fault}.")
@@ -30,14 +34,14 @@ def simulate(
 
 def _fault(batches: Batches, budgets: np.ndarray, cells: Any) -> str | None:
     if not isinstance(cells, Sequence) or len(cells) != len(budgets):
-        return f"{_described(cells)} where a list of {len(budgets)} cells is due, one a budget"
+        return f"{_described(cells)} instead of a list of {len(budgets)} cells, one for each budget"
     for budget, cell in zip(budgets.tolist(), cells, strict=True):
         if isinstance(cell, Limit):
             continue
         if not isinstance(cell, Cell):
-            return f"{_described(cell)} where a Cell is due"
+            return f"{_described(cell)} instead of a Cell"
         if cell.budget_bytes != budget:
-            return f"a cell of {cell.budget_bytes} bytes where one of {budget} is due"
+            return f"a cell of {cell.budget_bytes} bytes for a budget of {budget}"
         fault = _misshapen(batches, cell) or _impossible(batches, cell)
         if fault:
             return fault
@@ -50,10 +54,10 @@ def _misshapen(batches: Batches, cell: Cell) -> str | None:
         if values is None and name not in ("hits", "resident_bytes"):
             continue
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
-            return f"{name} that are no array of numbers"
+            return f"{name} that are not an array of numbers"
         n, of = (len(batches.keys), "lookups") if name == "hit" else (len(batches), "batches")
         if values.shape != (n,):
-            return f"{name} of shape {values.shape} where one for each of {n} {of} is due"
+            return f"{name} of shape {values.shape} instead of one number for each of {n} {of}"
     return None
 
 

@@ -99,18 +99,18 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 # batch. So both orders come out of two linear passes, without sorting.
 @kernel
 def _fill(
-    experts,
-    dropped,
-    weights,
-    row_start,
-    batch_layer,
-    is_decode,
-    n_expert,
-    keys,
-    admit_rank,
-    key_weights,
-    batch_start,
-):
+    experts: np.ndarray,
+    dropped: np.ndarray,
+    weights: np.ndarray,
+    row_start: np.ndarray,
+    batch_layer: np.ndarray,
+    is_decode: np.ndarray,
+    n_expert: int,
+    keys: np.ndarray,
+    admit_rank: np.ndarray,
+    key_weights: np.ndarray,
+    batch_start: np.ndarray,
+) -> None:
     rank = np.zeros(n_expert, np.uint16)
     seen_in = np.full(n_expert, -1, np.int64)  # 2 b after the forward, 2 b + 1 after the backward
     stop = np.int64(0)

@@ -63,13 +63,13 @@ def budgets_in_bytes(
     return np.array(list(dict.fromkeys(round(size) for size in sizes)), np.int64)
 
 
-def checked_bytes(size: int) -> int:
+def checked_bytes(size: float) -> int:
     """Return `size`, a budget in bytes, as an int.
 
     Raises
     ------
     UsageError
-        It is none.
+        `size` is not a whole number, or not from 0 to 2^62.
     """
     if not isinstance(size, Integral):
         raise UsageError(f"cache_bytes takes whole numbers of bytes, not {size!r}.")
@@ -81,14 +81,13 @@ def _given(sizes: Sizes) -> list[float]:
 
 
 def _checked_size(name: str, size: float, most: float) -> float:
-    """Return `size`, which argument `name` was given, as it is.
+    """Return `size`, which argument `name` was given.
 
     Raises
     ------
     UsageError
-        It is no number from 0 to `most`.
+        `size` is not a number from 0 to `most`.
     """
     if not isinstance(size, Real) or not math.isfinite(size) or not 0 <= size <= most:
-        upper = f"from 0 to {most:g}"
-        raise UsageError(f"{name} takes numbers {upper}, not {size!r}.")
+        raise UsageError(f"{name} takes numbers from 0 to {most:g}, not {size!r}.")
     return size

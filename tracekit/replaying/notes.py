@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tracekit.figures import MIB, joined
 from tracekit.policies.base import Batches
 from tracekit.replaying.rows import Row
+from tracekit.trace import Trace
 
 
 def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
@@ -34,9 +37,24 @@ def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
+def other_cache_than_recorded(
+    trace: Trace, policies: Sequence[str], budgets: np.ndarray
+) -> list[str]:
+    """Say that lookups must differ if another cache is replayed than the recording had."""
+    engine = trace.facts.engine
+    if engine is None or engine.cache_bytes is None:
+        return []
+    recorded = engine.cache_policy or policies[0]
+    if all(name == recorded for name in policies) and (budgets == engine.cache_bytes).all():
+        return []
+    return [
+        f"The recording had {engine.cache_policy or 'a cache'} of "
+        f"{engine.cache_bytes / MIB:.12g} MiB; of another policy or size lookups differ."
+    ]
+
+
 def _sizes(rows: Sequence[Row]) -> str:
-    sizes = list(dict.fromkeys(_mib(row.cache_bytes) for row in rows))
-    return f"{joined(sizes)} MiB"
+    return f"{joined(list(dict.fromkeys(_mib(row.cache_bytes) for row in rows)))} MiB"
 
 
 def _mib(n_bytes: int) -> str:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from tracekit.figures import MIB, Figure, Unit, column, columns_of
+from tracekit.figures import MIB, Declared, Figure, Unit, columns_of
 from tracekit.policies.base import Batches, Cell, Limit, Policy
+from tracekit.replaying.reads import reads_of
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
@@ -22,34 +23,40 @@ DEMAND = Figure(
 class Identity:
     """What a row is of: the policy, its parameters and its budget."""
 
-    policy: str = column(Unit.NAME, "the policy's name")
-    params: Mapping[str, Any] = column(Unit.MAPPING, "the policy's parameters, by name")
-    cache_bytes: int = column(Unit.BYTES, "the cache budget")
-    cache_mib: float = column(Unit.MIB, "the cache budget")
-    under_token_cycle: bool = column(Unit.FLAG, "the budget is smaller than one token cycle")
+    policy: Annotated[str, Declared(Unit.NAME, "the policy's name")]
+    params: Annotated[Mapping[str, Any], Declared(Unit.MAPPING, "the policy's parameters, by name")]
+    cache_bytes: Annotated[int, Declared(Unit.BYTES, "the cache budget")]
+    cache_mib: Annotated[float, Declared(Unit.MIB, "the cache budget")]
+    under_token_cycle: Annotated[
+        bool, Declared(Unit.FLAG, "the budget is smaller than one token cycle")
+    ]
 
 
 @dataclass(frozen=True)
 class LayerIdentity:
     """What a row is of: a MoE layer."""
 
-    layer: int = column(Unit.COUNT, "the model's own number of the layer")
+    layer: Annotated[int, Declared(Unit.COUNT, "the model's own number of the layer")]
 
 
 @dataclass(frozen=True)
 class Totals:
     """What was looked up, hit and read; of decoded tokens alone, and of prompts and those."""
 
-    lookups: int = column(Unit.COUNT, "expert lookups: one per distinct expert of a layer load")
-    hits: int | None = column(Unit.COUNT, "lookups that found the expert resident")
-    hit_rate_cumulative: float | None = column(
-        Unit.FRACTION, "hits of all lookups, prompts included"
-    )
-    lookups_decode: int = column(Unit.COUNT, "expert lookups of decoded tokens")
-    hits_decode: int | None = column(Unit.COUNT, "hits of decoded tokens")
-    hit_rate_decode: float | None = column(Unit.FRACTION, "hits of the lookups of decoded tokens")
-    read_bytes: int | None = column(Unit.BYTES, "bytes read in all")
-    read_bytes_decode: int | None = column(Unit.BYTES, "bytes read for decoded tokens")
+    lookups: Annotated[
+        int, Declared(Unit.COUNT, "expert lookups: one per distinct expert of a layer load")
+    ]
+    hits: Annotated[int | None, Declared(Unit.COUNT, "lookups that found the expert resident")]
+    hit_rate_cumulative: Annotated[
+        float | None, Declared(Unit.FRACTION, "hits of all lookups, prompts included")
+    ]
+    lookups_decode: Annotated[int, Declared(Unit.COUNT, "expert lookups of decoded tokens")]
+    hits_decode: Annotated[int | None, Declared(Unit.COUNT, "hits of decoded tokens")]
+    hit_rate_decode: Annotated[
+        float | None, Declared(Unit.FRACTION, "hits of the lookups of decoded tokens")
+    ]
+    read_bytes: Annotated[int | None, Declared(Unit.BYTES, "bytes read in all")]
+    read_bytes_decode: Annotated[int | None, Declared(Unit.BYTES, "bytes read for decoded tokens")]
 
 
 # A dataclass takes the fields of its last base first: a row begins with what it is of.
@@ -62,8 +69,8 @@ class LayerRow(Totals, LayerIdentity):
 class Validation:
     """How many lookups of decoded tokens were compared with the recording, and how many differ."""
 
-    lookups: int = column(Unit.COUNT, "lookups whose residency the engine recorded")
-    mismatches: int = column(Unit.COUNT, "those that the replay answers otherwise")
+    lookups: Annotated[int, Declared(Unit.COUNT, "lookups whose residency the engine recorded")]
+    mismatches: Annotated[int, Declared(Unit.COUNT, "those that the replay answers otherwise")]
 
 
 @dataclass(frozen=True)
@@ -84,31 +91,34 @@ class Row(Totals, Identity):
         The figures of each MoE layer; None if they were not asked for.
     """
 
-    gap_to_bound: float | None = column(
-        Unit.FRACTION, "how much higher the bound's cumulative hit rate is"
-    )
-    gap_to_bound_decode: float | None = column(
-        Unit.FRACTION, "how much higher the bound's decode hit rate is"
-    )
-    peak_resident_bytes: int | None = column(
-        Unit.BYTES, "the most that was resident after the eviction of any batch"
-    )
-    peak_resident_bytes_decode: int | None = column(
-        Unit.BYTES, "the same, after the first decoded token of each turn"
-    )
-    over_budget: bool | None = column(Unit.FLAG, "the peak was above the budget")
-    over_budget_decode: bool | None = column(
-        Unit.FLAG, "the peak after the first decoded token was above the budget"
-    )
+    gap_to_bound: Annotated[
+        float | None, Declared(Unit.FRACTION, "how much higher the bound's cumulative hit rate is")
+    ]
+    gap_to_bound_decode: Annotated[
+        float | None, Declared(Unit.FRACTION, "how much higher the bound's decode hit rate is")
+    ]
+    peak_resident_bytes: Annotated[
+        int | None,
+        Declared(Unit.BYTES, "the most that was resident after the eviction of any batch"),
+    ]
+    peak_resident_bytes_decode: Annotated[
+        int | None, Declared(Unit.BYTES, "the same, after the first decoded token of each turn")
+    ]
+    over_budget: Annotated[bool | None, Declared(Unit.FLAG, "the peak was above the budget")]
+    over_budget_decode: Annotated[
+        bool | None,
+        Declared(Unit.FLAG, "the peak after the first decoded token was above the budget"),
+    ]
     replayed: Policy = field(repr=False)
     counters: Mapping[str, int | float | None] = field(default_factory=dict)
     kept_to_budget: bool = True
     kept_to_budget_decode: bool = True
     layers: tuple[LayerRow, ...] | None = None
     validation: Validation | None = None
-    flash_ms_per_token_decode: float | None = column(
-        Unit.MS, "how long flash is busy for a decoded token, at the rate that was given", None
-    )
+    flash_ms_per_token_decode: Annotated[
+        float | None,
+        Declared(Unit.MS, "how long flash is busy for a decoded token, at the rate that was given"),
+    ] = None
 
     @property
     def is_bound(self) -> bool:
@@ -165,9 +175,7 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
     """
     if isinstance(cell, Limit):
         return _of_limit(policy, batches, cell, per_layer)
-    lookups = batches.lookups if cell.lookups is None else cell.lookups
-    missed = (lookups - cell.hits) * batches.expert_bytes[batches.layer]
-    read_bytes = missed if cell.read_bytes is None else cell.read_bytes
+    reads = reads_of(batches, cell)
     decode = batches.phase == DECODE
     kept = cell.resident_bytes <= np.maximum(
         batches.lookups * batches.expert_bytes[batches.layer], cell.budget_bytes
@@ -177,16 +185,16 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
     peak_decode = int(cell.resident_bytes[later].max()) if later.any() else None
     counters = _counters(policy, cell)
     if policy.speculative:
-        counters[DEMAND.name] = int(missed[decode].sum())
+        counters[DEMAND.name] = int(reads.demand_bytes[decode].sum())
     return Row(
         **_identity(policy, batches, cell.budget_bytes),
         **_totals(
-            int(lookups.sum()),
+            int(reads.lookups.sum()),
             int(cell.hits.sum()),
-            int(lookups[decode].sum()),
+            int(reads.lookups[decode].sum()),
             int(cell.hits[decode].sum()),
-            int(read_bytes.sum()),
-            int(read_bytes[decode].sum()),
+            int(reads.read_bytes.sum()),
+            int(reads.read_bytes[decode].sum()),
         ),
         gap_to_bound=None,
         gap_to_bound_decode=None,
@@ -198,7 +206,9 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
         counters=counters,
         kept_to_budget=bool(kept.all()),
         kept_to_budget_decode=bool(kept[later].all()),
-        layers=_by_layer(batches, lookups, cell.hits, read_bytes) if per_layer else None,
+        layers=(
+            _by_layer(batches, reads.lookups, cell.hits, reads.read_bytes) if per_layer else None
+        ),
     )
 
 
@@ -285,8 +295,8 @@ def _by_layer(
         if per_batch is None:
             return [None] * n_layers
         # Sums in float64 are exact below 2^53, which is 9 PB.
-        sums = np.bincount(batches.layer[which], per_batch[which], n_layers)
-        return sums.astype(np.int64).tolist()
+        of_layers = np.bincount(batches.layer[which], per_batch[which], n_layers)
+        return [int(total) for total in of_layers]
 
     everything = slice(None)
     columns = (

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
 from tracekit.replaying.labels import labels_of
-from tracekit.replaying.rows import Row
-from tracekit.table import Column, render
+from tracekit.replaying.rows import LayerRow, Row
+from tracekit.table import Column, Part, Table
 
 if TYPE_CHECKING:
     from tracekit.replaying.result import ReplayResult
 
 UNDER_CYCLE = "^"
 OVER_BUDGET = "*"
+
+# The rows of one layer, one for each policy.
+Layers = tuple[LayerRow, ...]
 
 
 @dataclass(frozen=True)
@@ -24,17 +27,17 @@ class Labelled:
     row: Row
 
 
-def replay_text(result: "ReplayResult") -> str:
-    """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
+def replay_parts(result: "ReplayResult") -> list[Part]:
+    """Return what was replayed, the tables, what their marks mean, the notes."""
     # Sorting is stable: at each size, policies stand as asked for.
     rows = sorted(map(Labelled, labels_of(result.rows), result.rows), key=_budget)
-    parts = [_head(result), _figures(result, rows), *_counters(rows)]
+    parts: list[Part] = [_head(result), _figures(result, rows), *_counters(rows)]
     if result.config["per_layer"]:
         parts += _layers(rows)
     notes = [note for note in result.notes if note not in result.trace.warnings]
     legend = _legend([each.row for each in rows], result.config["flash_mib_s"])
     parts.append("\n".join([*legend, *notes]))
-    return "\n\n".join(parts)
+    return parts
 
 
 def _budget(each: Labelled) -> int:
@@ -84,7 +87,7 @@ def _label_column() -> Column[Labelled]:
     return Column("policy", lambda each: each.label, left=True)
 
 
-def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> str:
+def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> Table[Labelled]:
     tokens, bank = result.trace.n_decoded, result.trace.bank_bytes
     rows = [each.row for each in labelled]
 
@@ -126,7 +129,7 @@ def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> str:
     if any(row.validation for row in rows):
         columns.append(Column("lookups that\ndiffer from\nthe recording", _mismatches))
     several = len({each.label for each in labelled}) > 1
-    return render(columns, labelled, _budget if several else None)
+    return Table(columns, labelled, _budget if several else None)
 
 
 def _flash() -> Column[Labelled]:
@@ -142,19 +145,22 @@ def _above_lru(rows: Sequence[Row]) -> list[Column[Labelled]]:
     of_lru = {row.cache_bytes: row.hit_rate_decode for row in rows if row.policy == "lru"}
     if not of_lru or all(row.policy == "lru" or row.is_bound for row in rows):
         return []
-    marks = any(_overran_in_prefill(row) for row in rows)
 
-    def points(each: Labelled) -> str:
-        row = each.row
+    def points(row: Row) -> str:
         rate, base = row.hit_rate_decode, of_lru.get(row.cache_bytes)
         if row.policy == "lru" or not row.compares_with_lru or rate is None or base is None:
-            text = NONE
-        else:
-            text = f"{100 * (rate - base):+.2f}"
-            text = _at_most(row, "0.00" if text in ("+0.00", "-0.00") else text)
-        return _marked(text, text != NONE and _overran_in_prefill(row)) if marks else text
+            return NONE
+        text = f"{100 * (rate - base):+.2f}"
+        return _at_most(row, "0.00" if text in ("+0.00", "-0.00") else text)
 
-    return [Column("decode\nabove LRU\npoints" + " " * marks, points)]
+    if not any(_overran_in_prefill(row) and points(row) != NONE for row in rows):
+        return [Column("decode\nabove LRU\npoints", lambda each: points(each.row))]
+    return [
+        Column(
+            "decode\nabove LRU\npoints ",
+            lambda each: _marked(points(each.row), _overran_in_prefill(each.row)),
+        )
+    ]
 
 
 def _overran_in_prefill(row: Row) -> bool:
@@ -167,14 +173,14 @@ def _mismatches(each: Labelled) -> str:
     return NONE if found is None else f"{found.mismatches} of {found.lookups}"
 
 
-def _counters(labelled: Sequence[Labelled]) -> list[str]:
+def _counters(labelled: Sequence[Labelled]) -> list[Table[Labelled]]:
     """Return a table for each set of counters that policies have of their own."""
     alike: dict[tuple[Figure, ...], list[Labelled]] = {}
     for each in labelled:
         if each.row.counters:
             alike.setdefault(each.row.counter_figures, []).append(each)
     return [
-        render(
+        Table(
             [
                 _label_column(),
                 Column("cache\nMiB ", _cache),
@@ -190,20 +196,21 @@ def _counter(figure: Figure) -> Column[Labelled]:
     return Column(figure.header, lambda each: figure.write(each.row.counters[figure.name]))
 
 
-def _layers(labelled: Sequence[Labelled]) -> list[str]:
+def _layers(labelled: Sequence[Labelled]) -> list[Table[Layers]]:
     tables = []
     for cache_bytes in dict.fromkeys(map(_budget, labelled)):
         here = [e for e in labelled if _budget(e) == cache_bytes and not e.row.is_bound]
         by_layer = list(zip(*(each.row.layers or () for each in here), strict=True))
-        columns = [Column("layer", lambda layers: str(layers[0].layer))]
-        columns += [
-            Column(each.label, lambda layers, i=i: percent(layers[i].hit_rate_decode))
-            for i, each in enumerate(here)
-        ]
+        columns = [Column[Layers]("layer", lambda layers: str(layers[0].layer))]
+        columns += [_rate_of_layer(each.label, i) for i, each in enumerate(here)]
         title = f"decode hit rate of each layer, %, at a cache of {budget_mib(cache_bytes)} MiB"
         if here:
-            tables.append(f"{title}\n{render(columns, by_layer)}")
+            tables.append(Table(columns, by_layer, title=title))
     return tables
+
+
+def _rate_of_layer(label: str, place: int) -> Column[Layers]:
+    return Column(label, lambda layers: percent(layers[place].hit_rate_decode))
 
 
 def _legend(rows: Sequence[Row], flash_mib_s: float | None) -> list[str]:

@@ -1,8 +1,9 @@
-"""Work on several threads, that Ctrl-C ends at once."""
+"""Work on several threads, which Ctrl-C ends at once."""
 
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -15,7 +16,7 @@ def on_threads(
     """Call `work` on each of `items` on up to `jobs` threads.
 
     An executor of the standard library waits for its threads when the interpreter exits; a long
-    replay would then outlive the Ctrl-C. These are daemons: they end with the main thread.
+    replay would then outlive the Ctrl-C. These threads are daemons: they end with the main thread.
 
     Yields
     ------
@@ -23,7 +24,7 @@ def on_threads(
         Index and result of each item, as they get done. What `work` raises is raised here.
     """
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    done: queue.SimpleQueue[tuple[int, Result | None, BaseException | None]] = queue.SimpleQueue()
+    done: queue.SimpleQueue[tuple[int, Future[Result]]] = queue.SimpleQueue()
     stop = threading.Event()
 
     def run() -> None:
@@ -32,10 +33,12 @@ def on_threads(
                 index = todo.get_nowait()
             except queue.Empty:
                 return
+            outcome: Future[Result] = Future()
             try:
-                done.put((index, work(items[index]), None))
-            except BaseException as error:  # handed to the caller, whatever it is
-                done.put((index, None, error))
+                outcome.set_result(work(items[index]))
+            except BaseException as error:  # the caller gets it, whatever it is
+                outcome.set_exception(error)
+            done.put((index, outcome))
 
     for index in range(len(items)):
         todo.put(index)
@@ -43,9 +46,7 @@ def on_threads(
         threading.Thread(target=run, daemon=True).start()
     try:
         for _ in items:
-            index, result, error = done.get()
-            if error is not None:
-                raise error
-            yield index, result
+            index, outcome = done.get()
+            yield index, outcome.result()
     finally:
         stop.set()

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Cell, Policy
 from tracekit.replaying.rows import Validation
-from tracekit.routing.residency import DROPPED, UNKNOWN, recorded_states
+from tracekit.routing.residency import DROPPED, UNKNOWN, recorded_decode_states
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE, MISS
 
@@ -56,7 +56,7 @@ def recorded_residency(trace: Trace, batches: Batches) -> Recorded:
             f"{trace.name} carries no residency, so a replay cannot be validated against it; "
             "record with a streaming cache to have it."
         )
-    states = recorded_states(trace)[trace.routing(["phase"])["phase"] == DECODE]
+    states = recorded_decode_states(trace)
     # A decode batch is one routing: its lookups are the slots that were not dropped, in order.
     states = states[states != DROPPED]
     lookups = np.flatnonzero(np.repeat(batches.phase == DECODE, batches.lookups))

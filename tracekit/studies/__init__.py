@@ -1,7 +1,7 @@
-"""Studies: questions asked of traces, written down so that anyone can ask them again.
+"""Does a claim about traces hold when anyone runs it again? Studies, and how they are run.
 
-A study is a TOML file that names traces, what to run over them, and what is claimed about the
-result. `sweep` runs it and says of each claim whether it holds.
+A study is a TOML file that names traces, runs over them, and claims about the result. `sweep` runs it
+and says of each claim whether it holds.
 """
 
 from tracekit.studies.claims import Verdict

@@ -1,4 +1,8 @@
-"""Decide a claim: take its figures from the result and hold them against its limits."""
+"""Decide a claim: take its figures from the result and compare them with its limits.
+
+In: a claim and the table of a study's result. Out: whether the claim holds, with the figures. This
+module runs nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +14,7 @@ import pandas as pd
 from tracekit.studies.spec import UNITS, Claim
 from tracekit.trace.errors import UsageError
 
-# What a row is about, besides which policy or predictor it is: a comparison keeps these.
+# Rows that are compared with each other agree in these columns, unless the claim names them.
 CONTEXT = ("trace", "cache_bytes", "horizon", "seed")
 
 
@@ -24,17 +28,17 @@ class Verdict:
     holds : bool
     figures : float64 [rows]
         One for each row that the claim is about, in the unit of the claim.
-    said : str
+    summary : str
         The figures in words: ``"44.1 % to 61.9 % (5 rows)"``.
     """
 
     claim: Claim
     holds: bool
     figures: np.ndarray
-    said: str
+    summary: str
 
     def __str__(self) -> str:
-        return f"{'holds' if self.holds else 'does not hold':<15}{self.claim.says}: {self.said}"
+        return f"{'holds' if self.holds else 'does not hold':<15}{self.claim.says}: {self.summary}"
 
 
 def decide(claim: Claim, result: pd.DataFrame) -> Verdict:
@@ -43,8 +47,8 @@ def decide(claim: Claim, result: pd.DataFrame) -> Verdict:
     Raises
     ------
     UsageError
-        The claim names a column that the result lacks, or is about no row, or compares with a
-        row that does not exist or is not one.
+        The claim names a column that the result lacks, or is about no row, or does not compare
+        each row with exactly one other.
     """
     rows = _select(claim, result, claim.of)
     figures = _column(claim, rows)
@@ -55,22 +59,26 @@ def decide(claim: Claim, result: pd.DataFrame) -> Verdict:
             figures = figures / _partners(claim, rows, result, claim.over)
     if claim.unit is not None:
         figures = UNITS[claim.unit] * figures
-    failed = ~_holds(claim, figures)
-    return Verdict(claim, not failed.any(), figures, _said(claim, figures, failed))
+    failed = ~_within_limits(claim, figures)
+    summary = _in_words(claim, figures, failed)
+    return Verdict(claim, not failed.any(), figures, summary)
 
 
-def _select(claim: Claim, result: pd.DataFrame, of: Mapping[str, Any]) -> pd.DataFrame:
-    keep = np.ones(len(result), bool)
-    for column, wanted in of.items():
+def _select(claim: Claim, result: pd.DataFrame, columns: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the rows that have the values of `columns`."""
+    is_meant = np.ones(len(result), bool)
+    for column, wanted in columns.items():
         if column not in result:
             raise UsageError(
                 f"The claim {claim.says!r} names a column {column!r}, not in its result."
             )
         values = wanted if isinstance(wanted, list) else [wanted]
-        keep &= result[column].isin(values).to_numpy()
-    if not keep.any():
-        raise UsageError(f"The claim {claim.says!r} is about no row of its result: {dict(of)}.")
-    return result[keep]
+        is_meant &= result[column].isin(values).to_numpy()
+    if not is_meant.any():
+        raise UsageError(
+            f"The claim {claim.says!r} is about no row of its result: {dict(columns)}."
+        )
+    return result[is_meant]
 
 
 def _column(claim: Claim, rows: pd.DataFrame) -> np.ndarray:
@@ -79,7 +87,7 @@ def _column(claim: Claim, rows: pd.DataFrame) -> np.ndarray:
             f"The claim {claim.says!r} names a figure {claim.figure!r}, not in its result."
         )
     try:
-        return rows[claim.figure].to_numpy(np.float64)
+        return np.asarray(rows[claim.figure].to_numpy(np.float64))
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"The claim {claim.says!r} is about {claim.figure!r}, which is no number."
@@ -89,27 +97,28 @@ def _column(claim: Claim, rows: pd.DataFrame) -> np.ndarray:
 def _partners(
     claim: Claim, rows: pd.DataFrame, result: pd.DataFrame, change: Mapping[str, Any]
 ) -> np.ndarray:
+    """Return the figure that each of `rows` is compared with: of the row that differs in `change`."""
     candidates = _select(claim, result, change)
     same = [name for name in CONTEXT if name in result and name not in change]
     figures = []
     for _, row in rows.iterrows():
-        match = np.ones(len(candidates), bool)
+        is_partner = np.ones(len(candidates), bool)
         for name in same:
-            # A deterministic policy has no seed: it is the partner of every seed's row.
+            # A deterministic policy has no seed: its row is compared with every seed's row.
             values = candidates[name]
-            match &= ((values == row[name]) | values.isna() | pd.isna(row[name])).to_numpy()
-        if match.sum() != 1:
+            is_partner &= ((values == row[name]) | values.isna() | pd.isna(row[name])).to_numpy()
+        if is_partner.sum() != 1:
             raise UsageError(
-                f"The claim {claim.says!r} compares a row with {match.sum()} rows of "
+                f"The claim {claim.says!r} compares a row with {is_partner.sum()} rows of "
                 f"{dict(change)}; it must be one."
             )
-        figures.append(float(candidates.loc[match, claim.figure].iloc[0]))
+        figures.append(float(candidates.loc[is_partner, claim.figure].iloc[0]))
     return np.array(figures)
 
 
-def _holds(claim: Claim, figures: np.ndarray) -> np.ndarray:
-    """Which figures keep to every limit; a missing figure (NaN) keeps to none."""
-    keeps = ~np.isnan(figures)
+def _within_limits(claim: Claim, figures: np.ndarray) -> np.ndarray:
+    """Return which figures are within every limit, bool [rows]; a missing one (NaN) is not."""
+    is_within: np.ndarray = ~np.isnan(figures)
     if claim.equals is not None:
         expected = np.asarray(claim.equals, np.float64)
         if expected.ndim and expected.shape != figures.shape:
@@ -117,7 +126,7 @@ def _holds(claim: Claim, figures: np.ndarray) -> np.ndarray:
                 f"The claim {claim.says!r} gives {len(expected)} values for {len(figures)} rows."
             )
         rounded = figures if claim.decimals is None else figures.round(claim.decimals)
-        keeps &= np.isclose(rounded, expected, rtol=0, atol=claim.within or 1e-9)
+        is_within &= np.isclose(rounded, expected, rtol=0, atol=claim.within or 1e-9)
     for limit, test in (
         (claim.at_least, np.greater_equal),
         (claim.at_most, np.less_equal),
@@ -125,12 +134,12 @@ def _holds(claim: Claim, figures: np.ndarray) -> np.ndarray:
         (claim.below, np.less),
     ):
         if limit is not None:
-            keeps &= test(figures, limit)
-    return keeps
+            is_within &= test(figures, limit)
+    return is_within
 
 
-def _said(claim: Claim, figures: np.ndarray, failed: np.ndarray) -> str:
-    """Put figures into words: their range, and the first that fails to equal what it should."""
+def _in_words(claim: Claim, figures: np.ndarray, failed: np.ndarray) -> str:
+    """Put figures into words: their range, and the first that is not what it should equal."""
     unit = {None: "", "percent": " %", "MiB": " MiB"}[claim.unit]
     if claim.unit == "percent" and claim.minus is not None:
         unit = " points"
@@ -143,11 +152,11 @@ def _said(claim: Claim, figures: np.ndarray, failed: np.ndarray) -> str:
     if np.isnan(figures).all():
         return "there is no figure"
     low, high = text(np.nanmin(figures)), text(np.nanmax(figures))
-    said = low if low == high else f"{low} to {high}"
+    words = low if low == high else f"{low} to {high}"
     if len(figures) > 1:
-        said += f" ({len(figures)} rows"
-        said += f", {failed.sum()} of them against it)" if failed.any() else ")"
+        words += f" ({len(figures)} rows"
+        words += f", {failed.sum()} of them against it)" if failed.any() else ")"
     if failed.any() and isinstance(claim.equals, list):
-        first = failed.argmax()
-        said += f"; row {first + 1} is {text(figures[first])}, not {text(claim.equals[first])}"
-    return said
+        first = int(failed.argmax())
+        words += f"; row {first + 1} is {text(figures[first])}, not {text(claim.equals[first])}"
+    return words

@@ -1,4 +1,7 @@
-"""Find the traces of a study: bundled ones, files beside it, and those that have to be fetched."""
+"""Find the traces of a study: bundled ones, files beside it, and those that have to be fetched.
+
+In: a study and the folder of fetched traces. Out: paths, or opened traces. Nothing is fetched here.
+"""
 
 import os
 from pathlib import Path
@@ -18,8 +21,7 @@ def open_traces(study: Study, folder: str | Path | None = None) -> dict[str, Tra
     ----------
     study : Study
     folder : str or Path, optional
-        Where the traces are that do not come with tracekit; the environment's TRACEKIT_TRACES by
-        default.
+        The folder of fetched traces; the environment's TRACEKIT_TRACES by default.
 
     Raises
     ------
@@ -44,9 +46,9 @@ def _locate(study: Study, spec: TraceSpec, folder: Path | None) -> Path:
     if spec.source is None:
         return study.path.parent / spec.file
     if folder is None or not (folder / spec.file).exists():
-        looked = "" if folder is None else f" It is not in {folder}."
+        not_there = "" if folder is None else f" It is not in {folder}."
         raise TracekitError(
             f"{study.path} needs {spec.file}, which does not come with tracekit: get it from "
-            f"{spec.source}, and name its folder with --traces or {TRACES_VARIABLE}.{looked}"
+            f"{spec.source}, and name its folder with --traces or {TRACES_VARIABLE}.{not_there}"
         )
     return folder / spec.file

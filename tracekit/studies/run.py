@@ -1,4 +1,7 @@
-"""`sweep`: run a study over its traces and decide its claims."""
+"""`sweep`: run a study over its traces and decide its claims.
+
+In: a study. Out: the table of its result, and for each claim whether it holds. Nothing is written.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,9 +20,10 @@ from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
 from tracekit.studies.find import open_traces
 from tracekit.studies.spec import Run, Study, read_study
+from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace, UsageError
 
-# How long a fit took is not a result.
+# How long a fit took differs from run to run.
 _NOT_REPRODUCIBLE = ("fit_seconds",)
 # Figures of a predictor may differ in the last digits from one processor to another.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
@@ -33,13 +37,13 @@ class StudyResult:
     ----------
     study : Study
     frame : DataFrame
-        The rows of `tracekit.replay` and `tracekit.predict`, with the columns ``trace`` (its name
-        in the study) and ``seed`` (of a policy that draws random numbers) before them; columns
-        without a figure are left out.
+        The rows of `tracekit.replay` and `tracekit.predict`. Their first columns say which row it
+        is: ``trace`` (its name in the study), policy, predictor, params, ``seed`` (of a policy that
+        draws random numbers). Columns without a figure are left out.
     verdicts : list of Verdict
         One for each claim, in their order.
     notes : list of str
-        What the runs had to say, each sentence once.
+        The notes of the runs, each sentence once.
     """
 
     study: Study
@@ -48,17 +52,17 @@ class StudyResult:
     notes: list[str]
 
     @property
-    def holds(self) -> bool:
-        """Every claim holds."""
+    def all_claims_hold(self) -> bool:
+        """Whether every claim holds."""
         return all(verdict.holds for verdict in self.verdicts)
 
     @cached_property
     def csv(self) -> str:
         """The result table as text."""
-        return self.frame.to_csv(index=False, float_format="%.8g", lineterminator="\n")
+        return str(self.frame.to_csv(index=False, float_format="%.8g", lineterminator="\n"))
 
     def differences(self, committed: Path) -> list[str]:
-        """Say in which columns the result is not that of the file `committed`.
+        """Return how the result differs from that of the file `committed`, a phrase a column.
 
         Raises
         ------
@@ -67,10 +71,10 @@ class StudyResult:
         """
         before, now = (_as_text(file) for file in (committed, StringIO(self.csv)))
         if list(before) != list(now):
-            return [f"the columns of {committed} are others"]
+            return [f"{committed} has other columns"]
         if len(before) != len(now):
             return [f"{committed} has {len(before)} rows, the result {len(now)}"]
-        different = {name: ~_same(before[name], now[name]) for name in now}
+        different = {name: ~_is_same(before[name], now[name]) for name in now}
         return [
             f"{name} differs in {rows.sum()} of {len(now)} rows"
             for name, rows in different.items()
@@ -78,7 +82,7 @@ class StudyResult:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the study found as a JSON object."""
+        """Return the result as a JSON object."""
         rows = self.frame.astype(object).where(self.frame.notna(), None).to_dict("records")
         return {
             "study": str(self.study.path),
@@ -95,6 +99,16 @@ class StudyResult:
             "results": rows,
         }
 
+    def _repr_html_(self) -> str:
+        held = sum(verdict.holds for verdict in self.verdicts)
+        columns: list[Column[Verdict]] = [
+            Column("claim", lambda verdict: verdict.claim.says, left=True),
+            Column("figures", lambda verdict: verdict.summary, left=True),
+            Column("holds", lambda verdict: "yes" if verdict.holds else "no"),
+        ]
+        table = Table(columns, self.verdicts, title=self.study.title)
+        return as_html([table, f"{held} of {len(self.verdicts)} claims hold.", *self.notes])
+
 
 def sweep(
     study: str | Path | Study,
@@ -108,10 +122,9 @@ def sweep(
     Parameters
     ----------
     study : str, Path or Study
-        A TOML file, or what `read_study` made of it.
+        A TOML file, or what `read_study` returned for it.
     traces : str or Path, optional
-        The folder of traces that do not come with tracekit; the environment's TRACEKIT_TRACES by
-        default.
+        The folder of fetched traces; the environment's TRACEKIT_TRACES by default.
     jobs : int, optional
         Threads.
     progress : callable, optional
@@ -120,9 +133,9 @@ def sweep(
     Raises
     ------
     UsageError
-        The study is not as a study should be, or a claim is about nothing.
+        The study is not valid, or a claim is about nothing.
     TracekitError
-        A trace that has to be fetched is not there, or does not carry what a run needs.
+        A trace that has to be fetched is not there, or lacks the data that a run needs.
     """
     if not isinstance(study, Study):
         study = read_study(study)
@@ -130,50 +143,54 @@ def sweep(
     work = [(name, run) for run in study.runs for name in run.traces or opened]
     frames, notes = [], []
     for done, (name, run) in enumerate(work, 1):
-        for frame, said in _run(opened[name], run, jobs):
+        for frame, sentences in _run(opened[name], run, jobs):
             frames.append(frame.assign(trace=name))
-            notes += [f"{name}: {sentence}" for sentence in said]
+            notes += [f"{name}: {sentence}" for sentence in sentences]
         if progress is not None:
             progress(done, len(work))
     if not frames:
         raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
-    frame = _joined(frames)
+    frame = _combined(frames)
     verdicts = [decide(claim, frame) for claim in study.claims]
     return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)))
 
 
 def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
+    """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
-        result = predict(
+        scored = predict(
             trace, run.predictors, run.horizon, run.named or None, per_layer=False, jobs=jobs
         )
-        return [(result.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), result.notes)]
-    budgets = _budgets(trace, run)
+        return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
+    cycle = trace.token_cycle_bytes
+    cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
     results = []
-    for place, seed in enumerate(run.seeds):
-        policies = [name for name in run.policies if place == 0 or name in stochastic]
+    for number, seed in enumerate(run.seeds):
+        policies = [name for name in run.policies if number == 0 or name in stochastic]
         if not policies:
             continue
-        result = replay(trace, policies, **budgets, params=run.params, seed=seed, jobs=jobs)
+        result = replay(
+            trace,
+            policies,
+            cache_mib=run.cache_mib or None,
+            cache_fraction=run.cache_fraction or None,
+            cache_bytes=cache_bytes or None,
+            params=run.params,
+            seed=seed,
+            jobs=jobs,
+        )
         frame = result.frame.drop(columns="label")
         frame["params"] = frame["params"].map(settings)
-        cycles = (frame["cache_bytes"] / trace.token_cycle_bytes).round(6)
+        cycles = (frame["cache_bytes"] / cycle).round(6)
         frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
-        seeds = np.where(frame["policy"].isin(stochastic), seed, None)
-        results.append((frame.assign(seed=seeds), result.notes))
+        seeds = [seed if name in stochastic else None for name in frame["policy"]]
+        frame["seed"] = pd.Series(seeds, frame.index, dtype=object)
+        results.append((frame, result.notes))
     return results
 
 
-def _budgets(trace: Trace, run: Run) -> dict[str, list[float]]:
-    if run.cache_cycles:
-        cycle = trace.token_cycle_bytes
-        return {"cache_bytes": [round(cycles * cycle) for cycles in run.cache_cycles]}
-    given = {name: getattr(run, name) for name in ("cache_mib", "cache_bytes", "cache_fraction")}
-    return {name: sizes for name, sizes in given.items() if sizes}
-
-
-def _joined(frames: list[pd.DataFrame]) -> pd.DataFrame:
+def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True).infer_objects()
     frame = frame.dropna(axis="columns", how="all")
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
@@ -184,7 +201,8 @@ def _as_text(file: Path | StringIO) -> pd.DataFrame:
     return pd.read_csv(file, keep_default_na=False, dtype=str)
 
 
-def _same(before: pd.Series, now: pd.Series) -> np.ndarray:
-    numbers = [pd.to_numeric(values, errors="coerce") for values in (before, now)]
-    close = np.isclose(*numbers, rtol=_RELATIVE, atol=_ABSOLUTE)
-    return close | (before == now).to_numpy()
+def _is_same(before: pd.Series, now: pd.Series) -> np.ndarray:
+    """Return which texts are the same, or numbers as good as equal, bool [rows]."""
+    numbers = [pd.to_numeric(values, errors="coerce").to_numpy() for values in (before, now)]
+    is_close = np.isclose(numbers[0], numbers[1], rtol=_RELATIVE, atol=_ABSOLUTE)
+    return np.asarray(is_close | (before == now).to_numpy())

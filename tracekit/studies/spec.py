@@ -1,26 +1,24 @@
-"""What a study is: traces, runs over them, and claims about the result; read from TOML."""
+"""What a study is: traces, runs over them, and claims about the result.
+
+In: a TOML file. Out: a `Study` whose values are of their types and fit together. No trace is opened
+here, and nothing is run.
+"""
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar
 
 from tracekit.figures import quoted
+from tracekit.trace.build import Dataclass, build
 from tracekit.trace.errors import UsageError
-from tracekit.trace.facts import fits
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Dataclass)
 
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
-_PARTS = {
-    "title": str,
-    "about": str,
-    "traces": dict[str, dict[str, Any]],
-    "run": list[dict[str, Any]],
-    "claim": list[dict[str, Any]],
-}
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
+BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles")
 
 
 @dataclass(frozen=True)
@@ -32,10 +30,10 @@ class TraceSpec:
     name : str
         What runs and claims call it.
     file : str
-        ``bundled:NAME`` for one that comes with tracekit; else a path, relative to the study, or
-        to the folder of traces where `source` says that it has to be fetched.
+        ``bundled:NAME`` for a trace that comes with tracekit. Otherwise a path, relative to the
+        study; or, if there is a `source`, relative to the folder of fetched traces.
     source : str or None
-        Where to get it.
+        Where to get a trace that has to be fetched.
     """
 
     name: str
@@ -56,9 +54,10 @@ class Run:
     predictors : list of str
         Predictors, scored at every horizon.
     cache_mib, cache_bytes, cache_fraction, cache_cycles : list of float
-        Budgets; fractions are of the expert bank, cycles of the bytes one token touches.
+        Budgets, in one of these units: a fraction of the expert bank, or a multiple of the bytes
+        that one token touches.
     seeds : list of int
-        Every policy that draws random numbers runs once with each.
+        A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
         Layers ahead; numbers of experts that predictors may name, besides k.
     params : mapping
@@ -94,13 +93,13 @@ class Claim:
         Compare each row with the row that differs from it in these columns, by difference or by
         ratio.
     unit : str or None
-        ``"percent"`` of a rate, ``"MiB"`` of bytes: what the figure is compared and printed in.
+        In which the figure is compared and printed: ``"percent"`` for a rate, ``"MiB"`` for bytes.
     equals : float or list of float or None
         One value for all rows, or one for each in the order of the result.
     decimals : int or None
-        Figures are rounded to so many decimals, to be printed and to be equal.
+        Figures are printed, and compared for equality, with so many decimals.
     within : float or None
-        How far figures may be from those they should equal.
+        How far figures may be from `equals`.
     at_least, at_most, above, below : float or None
     """
 
@@ -157,78 +156,66 @@ def read_study(path: str | Path) -> Study:
         The file cannot be read.
     """
     path = Path(path)
+    document = _read(_Document, _parsed(path), str(path), "a study")
+    traces = {
+        name: _read(TraceSpec, {"name": name, **entry}, f"{path}: [traces.{name}]")
+        for name, entry in document.traces.items()
+    }
+    runs, claims = [], []
+    for number, entry in enumerate(document.run, 1):
+        where = f"{path}: [[run]] {number}"
+        runs.append(_read(Run, entry, where))
+        _check_run(runs[-1], traces, where)
+    for number, entry in enumerate(document.claim, 1):
+        where = f"{path}: [[claim]] {number}"
+        claims.append(_read(Claim, entry, where))
+        _check_claim(claims[-1], where)
+    return Study(path, document.title, document.about.strip(), traces, runs, claims)
+
+
+@dataclass(frozen=True)
+class _Document:
+    """The file of a study, its tables not read yet."""
+
+    title: str
+    traces: dict[str, dict[str, Any]]
+    run: list[dict[str, Any]]
+    claim: list[dict[str, Any]] = field(default_factory=list)
+    about: str = ""
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a study: {error}.") from error
-    unknown = set(data) - set(_PARTS)
-    if unknown:
-        raise UsageError(f"{path}: a study has no {quoted(unknown)}.")
-    for part in ("title", "traces", "run"):
-        if part not in data:
-            raise UsageError(f"{path}: a study needs {part!r}.")
-    for part, hint in _PARTS.items():
-        if part in data:
-            _check_type(f"{path}: {part}", data[part], hint)
-
-    traces = {
-        name: _build(TraceSpec, {"name": name, **entry}, f"{path}: [traces.{name}]")
-        for name, entry in data["traces"].items()
-    }
-    runs = [
-        _build(Run, entry, f"{path}: [[run]] {number}")
-        for number, entry in enumerate(data["run"], 1)
-    ]
-    claims = [
-        _build(Claim, entry, f"{path}: [[claim]] {number}")
-        for number, entry in enumerate(data.get("claim", []), 1)
-    ]
-    for number, run in enumerate(runs, 1):
-        _check_run(run, traces, f"{path}: [[run]] {number}")
-    for number, claim in enumerate(claims, 1):
-        _check_claim(claim, f"{path}: [[claim]] {number}")
-    return Study(path, data["title"], data.get("about", "").strip(), traces, runs, claims)
+    except ValueError as error:  # Python reads no whole number of more than 4,300 digits
+        raise UsageError(f"{path} is not a study: a number has too many digits.") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is not a study: it is nested too deeply.") from error
 
 
-def _build(cls: type[T], entry: Mapping[str, Any], where: str) -> T:
-    known = {f.name: f for f in fields(cls)}
+def _read(cls: type[T], entry: Mapping[str, Any], where: str, called: str | None = None) -> T:
+    """Read a table of the file; `called` is what the sentence about an unknown key calls it."""
+    known = [each.name for each in fields(cls)]
     unknown = set(entry) - set(known)
     if unknown:
-        raise UsageError(f"{where} has no {quoted(unknown)}; it may have {quoted(known)}.")
-    missing = [
-        name
-        for name, f in known.items()
-        if f.default is MISSING and f.default_factory is MISSING and name not in entry
-    ]
-    if missing:
-        raise UsageError(f"{where} needs {quoted(missing)}.")
-    hints = get_type_hints(cls)
-    for name, value in entry.items():
-        _check_type(f"{where}: {name}", value, hints[name])
-    return cls(**entry)
+        place = where if called is None else f"{where}: {called}"
+        raise UsageError(f"{place} has no {quoted(unknown)}; it may have {quoted(known)}.")
+    return build(cls, entry, where, UsageError)
 
 
-def _check_type(what: str, value: Any, hint: Any) -> None:
-    if not fits(value, hint):
-        wanted = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
-        raise UsageError(f"{what} = {str(value)[:60]!r} is not of type {wanted}; correct it.")
-
-
-def _check_run(run: Run, traces: Mapping[str, TraceSpec], where: str) -> None:
+def _check_run(run: Run, traces: Collection[str], where: str) -> None:
     for name in run.traces:
         if name not in traces:
             raise UsageError(f"{where} names a trace {name!r}; there are {quoted(traces)}.")
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
-    given = [
-        name
-        for name in ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles")
-        if getattr(run, name)
-    ]
-    if len(given) != (1 if run.policies else 0):
+    n_given = sum(bool(getattr(run, name)) for name in BUDGETS)
+    if n_given != (1 if run.policies else 0):
         raise UsageError(
-            f"{where}: policies need budgets in one unit (cache_mib, cache_bytes, cache_fraction "
-            "or cache_cycles), predictors none."
+            f"{where}: policies need budgets in one unit ({', '.join(BUDGETS[:-1])} or "
+            f"{BUDGETS[-1]}), predictors none."
         )
 
 

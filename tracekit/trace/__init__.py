@@ -1,7 +1,7 @@
-"""What a trace is: schema, reader, writer, validation, provenance, synthetic traces.
+"""What a trace is: its schema, reader, writer, validation, description, digest; synthetic traces.
 
-Names are imported when they are first used: the command line needs the errors at its start, and
-no pyarrow with them.
+Names are imported when they are first used: the command line needs the errors at its start, but
+pyarrow only later.
 """
 
 from importlib import import_module

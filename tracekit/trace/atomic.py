@@ -1,4 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are written as a whole or not at all.
+
+In: a path. Out: a temporary name to write to, which replaces the path at the end. Errors of the
+system become one sentence. This module knows of a trace only how its ``trace.json`` is called.
+"""
 
 import errno
 import json
@@ -12,7 +16,7 @@ from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.schema import FACTS_FILE
 
-_MENDS = {
+_REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space",
     errno.EDQUOT: "the disk quota is used up; free some space",
     errno.EFBIG: "the file would be larger than is allowed here; use another folder",
@@ -36,15 +40,17 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = _MENDS.get(error.errno, f"{error.strerror or error}; choose another place")
-        raise TracekitError(f"Cannot write {path}: {mend}.") from error
+        remedy = f"{error.strerror or error}; choose another place"
+        if error.errno is not None:
+            remedy = _REMEDIES.get(error.errno, remedy)
+        raise TracekitError(f"Cannot write {path}: {remedy}.") from error
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path`; at the end rename it, on failure remove it.
+    """Yield a temporary name beside `path`; rename that file at the end, or remove it on failure.
 
-    Its content is on the disk, and not only in the page cache, before it gets its name.
+    Its content is on the disk, and not only in the page cache, before it is renamed.
 
     Raises
     ------
@@ -62,7 +68,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def sync_names(folder: Path) -> None:
-    """Put the names of the files in `folder` on the disk."""
+    """Wait until the names of the files in `folder` are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -71,19 +77,19 @@ def sync_names(folder: Path) -> None:
 
 
 def write_facts(directory: Path, facts: TraceFacts) -> None:
-    """Write ``trace.json``, replacing it in one instant.
+    """Write ``trace.json``; an old one is replaced in one instant.
 
     Raises
     ------
     TracekitError
     """
     with whole_file(directory / FACTS_FILE) as work:
-        # Escapes carry what UTF-8 cannot: the bytes of a file name that is no text.
+        # ASCII with escapes can write what UTF-8 cannot: the bytes of a file name that is no text.
         work.write_text(json.dumps(facts.to_json(), indent=1) + "\n", encoding="ascii")
 
 
 def remove(path: Path) -> None:
-    """Remove a file or directory if it is there."""
+    """Remove a file or directory if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,28 +1,40 @@
-"""Checks of a trace's values: vectorised, each failure one sentence that names place and mend."""
+"""Checks of the values of one column, vectorised; a failure is one sentence with place and remedy.
+
+In: a column as a numpy array, where its rows stand in a file, and the model's facts. Out: nothing, or
+a `TraceError`. This module knows nothing of how rows follow each other; `order` checks that.
+"""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.trace.columns import elements, valid_mask
 from tracekit.trace.errors import TraceError
-from tracekit.trace.facts import ModelFacts, TraceFacts
+from tracekit.trace.facts import ModelFacts
 from tracekit.trace.schema import DECODE, PREFETCHED
 
 # Rows compared at a time: keeps the temporaries of a check small.
 CHUNK = 1 << 18
-# No expert of any model comes near a TiB, and sums of sizes up to it stay within 64 bits.
-MAX_EXPERT_BYTES = 1 << 40
 
 Locate = Callable[[int, int], str]
-Columns = Mapping[str, np.ndarray]
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Where:
-    """Names the place of a row: ``run.trace/routing.parquet, row 12``, or a line of a CSV file."""
+    """Names the place of a row: ``run.trace/routing.parquet, row 12``, or a line of a CSV file.
+
+    Attributes
+    ----------
+    file : str
+        What a sentence calls the file.
+    first_row : int
+        The row of the file at which the checked rows begin.
+    locate : callable, optional
+        Maps (row of the file, slot) to the words for it.
+    """
 
     file: str
     first_row: int = 0
@@ -35,15 +47,15 @@ class Where:
         return f"{self.file}, row {self.first_row + int(row)}"
 
 
-def first_true(bad: np.ndarray) -> int | None:
+def first_true(marks: np.ndarray) -> int | None:
     """Return the index of the first True, or None."""
-    if bad.size == 0:
+    if marks.size == 0:
         return None
-    index = int(bad.argmax())
-    return index if bad.reshape(-1)[index] else None
+    index = int(marks.argmax())
+    return index if marks.reshape(-1)[index] else None
 
 
-# ---- single columns ---------------------------------------------------------------------------
+# ---- nulls --------------------------------------------------------------------------------------
 
 NEVER_NULL = frozenset(("turn", "pass", "phase", "step", "layer", "experts"))
 
@@ -68,12 +80,14 @@ def check_nulls(where: Where, name: str, column: pa.ChunkedArray, valid: np.ndar
         )
 
 
-def check_values(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    """Check the values of one column of the routings, as far as they can be judged alone.
+# ---- values -------------------------------------------------------------------------------------
 
-    Parameters
+
+@dataclass(frozen=True)
+class Column:
+    """Values of one column, and where they stand.
+
+    Attributes
     ----------
     where : Where
         Of the first row of `values`.
@@ -82,150 +96,160 @@ def check_values(
         [n] or [n, width], nulls replaced as `tracekit.trace.columns.NULLS` says.
     valid : bool [n] or None
         Which rows are not null; None: all of them.
-    facts : TraceFacts
+    """
+
+    where: Where
+    name: str
+    values: np.ndarray
+    valid: np.ndarray | None = None
+
+    def chunk(self, start: int) -> "Column":
+        """Return the `CHUNK` rows that begin at `start`."""
+        rows = slice(start, start + CHUNK)
+        where = replace(self.where, first_row=self.where.first_row + start)
+        valid = None if self.valid is None else self.valid[rows]
+        return Column(where, self.name, self.values[rows], valid)
+
+    def refuse(self, wrong: np.ndarray, sentence: str) -> None:
+        """Raise if `wrong`, of the shape of the values, marks one; ``{value}`` stands for the first.
+
+        Raises
+        ------
+        TraceError
+        """
+        at = first_true(wrong)
+        if at is None:
+            return
+        name = _CALLED.get(self.name, self.name)
+        if self.values.ndim == 1:
+            place, value = f"{self.where.at(at)}, column {name}", self.values[at]
+        else:
+            row, slot = divmod(at, self.values.shape[1])
+            place = f"{self.where.at(row, slot)}, column {name}, slot {slot}"
+            value = self.values[row, slot]
+        raise TraceError(f"{place}: {sentence.format(value=value)}")
+
+
+# A sentence about one slot of a list calls it by the name that it has in a CSV file.
+_CALLED = {"experts": "expert", "weights": "weight"}
+
+
+def check_values(column: Column, model: ModelFacts) -> None:
+    """Check the values of a column, as far as they can be judged alone.
 
     Raises
     ------
     TraceError
     """
-    check = _VALUE_CHECKS.get(name)
-    if check is None:
-        return
-    for start in range(0, len(values), CHUNK):
-        part = values[start : start + CHUNK]
-        part_valid = None if valid is None else valid[start : start + CHUNK]
-        part_where = Where(where.file, where.first_row + start, where.locate)
-        check(part_where, name, part, part_valid, facts)
+    check = _CHECKS.get(column.name)
+    if check is not None:
+        for start in range(0, len(column.values), CHUNK):
+            check(column.chunk(start), model)
 
 
-def _check_not_negative(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    row = first_true(values < 0)
-    if row is not None:
-        raise TraceError(
-            f"{where.at(row)}, column {name}: {values[row]} is negative; "
-            f"a {name} counts from 0: correct or record it again."
-        )
+def _check_count(column: Column, model: ModelFacts) -> None:
+    column.refuse(
+        column.values < 0,
+        f"{{value}} is negative; a {column.name} counts from 0: correct or record it again.",
+    )
 
 
-def _check_phase(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    row = first_true(values > DECODE)
-    if row is not None:
-        raise TraceError(
-            f"{where.at(row)}, column phase: {values[row]} is neither 0 (prefill) nor 1 (decode)."
-        )
+def _check_phase(column: Column, model: ModelFacts) -> None:
+    column.refuse(column.values > DECODE, "{value} is neither 0 (prefill) nor 1 (decode).")
 
 
-def _check_layer(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    n_layer = facts.model.n_layer
-    row = first_true((values < 0) | (values >= n_layer))
-    if row is not None:
-        raise TraceError(
-            f"{where.at(row)}, column layer: {values[row]} is no layer of a model with "
-            f"{n_layer} of them (0 to {n_layer - 1}); correct the row or the model's n_layer."
-        )
+def check_layer_numbers(column: Column, model: ModelFacts) -> None:
+    """Check that each value is the number of a layer of the model.
+
+    Raises
+    ------
+    TraceError
+    """
+    column.refuse(
+        (column.values < 0) | (column.values >= model.n_layer),
+        f"{{value}} is no layer of a model with {model.n_layer} of them (0 to "
+        f"{model.n_layer - 1}); correct the row or the model's n_layer.",
+    )
 
 
-def _check_experts(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    n_expert = facts.model.n_expert
-    k = values.shape[1]
-    at = first_true(values >= n_expert)
-    if at is not None:
-        row, slot = divmod(at, k)
-        raise TraceError(
-            f"{where.at(row, slot)}, column expert, slot {slot}: expert {values[row, slot]} is "
-            f"not below the model's n_expert = {n_expert}; correct the row or n_expert."
-        )
+def _check_experts(column: Column, model: ModelFacts) -> None:
+    values = column.values
+    column.refuse(
+        values >= model.n_expert,
+        f"expert {{value}} is not below the model's n_expert = {model.n_expert}; correct the row "
+        "or n_expert.",
+    )
     slots = np.ascontiguousarray(values.T)
-    twice = np.zeros(len(values), dtype=bool)
-    for later in range(1, k):
+    has_repeat = np.zeros(len(values), dtype=bool)
+    for later in range(1, len(slots)):
         for earlier in range(later):
-            twice |= slots[later] == slots[earlier]
-    row = first_true(twice)
+            has_repeat |= slots[later] == slots[earlier]
+    row = first_true(has_repeat)
     if row is not None:
         chosen = values[row].tolist()
-        slot = next(s for s in range(k) if chosen[s] in chosen[:s])
+        slot = next(s for s, expert in enumerate(chosen) if expert in chosen[:s])
         raise TraceError(
-            f"{where.at(row, slot)}, column expert: expert {chosen[slot]} stands twice in one "
-            f"routing (slots {chosen.index(chosen[slot])} and {slot}); a token selects "
+            f"{column.where.at(row, slot)}, column expert: expert {chosen[slot]} stands twice in "
+            f"one routing (slots {chosen.index(chosen[slot])} and {slot}); a token selects "
             "distinct experts: correct or record it again."
         )
 
 
-def _check_weights(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    at = first_true((values < 0) | np.isinf(values))
-    if at is not None:
-        row, slot = divmod(at, values.shape[1])
-        raise TraceError(
-            f"{where.at(row, slot)}, column weight, slot {slot}: {values[row, slot]} is no "
-            "routing weight; it is a finite number from 0 up, or null (nan in a CSV) if unknown."
-        )
+def _check_weights(column: Column, model: ModelFacts) -> None:
+    column.refuse(
+        (column.values < 0) | np.isinf(column.values),
+        "{value} is no routing weight; it is a finite number from 0 up, or null (nan in a CSV) if "
+        "unknown.",
+    )
 
 
-def _check_codes(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    largest, meaning = {
-        "residency": (PREFETCHED, "0 (miss), 1 (hit) or 2 (prefetched)"),
-        "dropped": (1, "0 or 1"),
-    }[name]
-    at = first_true((values > largest) & (values != 255))
-    if at is not None:
-        row, slot = divmod(at, values.shape[1])
-        raise TraceError(
-            f"{where.at(row, slot)}, column {name}, slot {slot}: {values[row, slot]} is not "
-            f"{meaning}, nor null."
-        )
+def _check_residency(column: Column, model: ModelFacts) -> None:
+    column.refuse(
+        (column.values > PREFETCHED) & (column.values != 255),
+        "{value} is not 0 (miss), 1 (hit) or 2 (prefetched), nor null.",
+    )
 
 
-def _check_finite(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
+def _check_dropped(column: Column, model: ModelFacts) -> None:
+    column.refuse((column.values > 1) & (column.values != 255), "{value} is not 0 or 1, nor null.")
+
+
+def _check_finite(column: Column, model: ModelFacts) -> None:
+    values = column.values
     # A row's sum is finite only if its values are (or overflow, which the second look rules out).
     with np.errstate(over="ignore", invalid="ignore"):
         suspect = ~np.isfinite(values.sum(axis=1, dtype=np.float32))
-    if valid is not None:
-        suspect &= valid
-    for row in np.flatnonzero(suspect):
+    if column.valid is not None:
+        suspect &= column.valid
+    for row in np.flatnonzero(suspect).tolist():
         at = first_true(~np.isfinite(values[row]))
         if at is not None:
             raise TraceError(
-                f"{where.at(row)}, column {name}: value {at} is {values[row, at]}, not a finite "
-                "number; the recording is damaged or the model computed it: record it again."
+                f"{column.where.at(row)}, column {column.name}: value {at} is {values[row, at]}, "
+                "not a finite number; the recording is damaged or the model computed it: record "
+                "it again."
             )
 
 
-def _check_amount(
-    where: Where, name: str, values: np.ndarray, valid: np.ndarray | None, facts: TraceFacts
-) -> None:
-    # Null is -1 of a count and NaN of a time.
-    row = first_true((values < (-1 if values.dtype.kind == "i" else 0)) | np.isinf(values))
-    if row is not None:
-        raise TraceError(
-            f"{where.at(row)}, column {name}: {values[row]} is no amount; it is a finite number "
-            "from 0 up, or null if unknown."
-        )
+def _check_amount(column: Column, model: ModelFacts) -> None:
+    # Null is -1 in a column of counts and NaN in one of times.
+    least = -1 if column.values.dtype.kind == "i" else 0
+    column.refuse(
+        (column.values < least) | np.isinf(column.values),
+        "{value} is no amount; it is a finite number from 0 up, or null if unknown.",
+    )
 
 
-_VALUE_CHECKS = {
-    "turn": _check_not_negative,
-    "pass": _check_not_negative,
-    "step": _check_not_negative,
+_CHECKS: dict[str, Callable[[Column, ModelFacts], None]] = {
+    "turn": _check_count,
+    "pass": _check_count,
+    "step": _check_count,
     "phase": _check_phase,
-    "layer": _check_layer,
+    "layer": check_layer_numbers,
     "experts": _check_experts,
     "weights": _check_weights,
-    "residency": _check_codes,
-    "dropped": _check_codes,
+    "residency": _check_residency,
+    "dropped": _check_dropped,
     "logits": _check_finite,
     "gate_input": _check_finite,
     "embedding": _check_finite,
@@ -233,68 +257,3 @@ _VALUE_CHECKS = {
         ("token", "wall_ms", "io_ms", "stall_ms", "read_bytes", "lookups", "hits"), _check_amount
     ),
 }
-
-
-# ---- layers -----------------------------------------------------------------------------------
-
-
-def check_layers(where: Where, layers: Columns, facts: TraceFacts) -> None:
-    """Check layer numbers and sizes; null sizes (-1) may stand where no replay needs them.
-
-    Parameters
-    ----------
-    where : Where
-    layers : mapping
-        `layer`, `expert_bytes`, `dense_bytes`, each [n].
-    facts : TraceFacts
-
-    Raises
-    ------
-    TraceError
-    """
-    _check_layer(where, "layer", layers["layer"], None, facts)
-    numbers, first = np.unique(layers["layer"], return_index=True)
-    if len(numbers) < len(layers["layer"]):
-        row = np.setdiff1d(np.arange(len(layers["layer"])), first)[0]
-        raise TraceError(
-            f"{where.at(row)}, column layer: layer {layers['layer'][row]} stands twice; remove one."
-        )
-    for name, smallest in (("expert_bytes", 1), ("dense_bytes", 0)):
-        values = layers[name]
-        row = first_true((values != -1) & ((values < smallest) | (values > MAX_EXPERT_BYTES)))
-        if row is not None:
-            raise TraceError(
-                f"{where.at(row)}, column {name}: {values[row]} bytes is no size of layer "
-                f"{layers['layer'][row]}; give its true size, or null if it is not known."
-            )
-
-
-def shape_layer_array(
-    where: str, layer: int, name: str, values: np.ndarray, model: ModelFacts
-) -> np.ndarray:
-    """Return an array of a layer in its shape: [n_expert, n_embd], [n_expert] or [n_embd].
-
-    Raises
-    ------
-    TraceError
-        It has another number of values, or one that is not finite.
-    """
-    if name in ("router_matrix", "norm_weight") and model.n_embd is None:
-        raise TraceError(
-            f"{where}, column {name}: trace.json does not give the model's n_embd; add it."
-        )
-    shape = {"router_matrix": (model.n_expert, model.n_embd), "norm_weight": (model.n_embd,)}.get(
-        name, (model.n_expert,)
-    )
-    if values.size != int(np.prod(shape)):
-        raise TraceError(
-            f"{where}, column {name}: layer {layer} has {values.size} values where "
-            f"{' × '.join(map(str, shape))} are needed; record the trace again."
-        )
-    at = first_true(~np.isfinite(values))
-    if at is not None:
-        raise TraceError(
-            f"{where}, column {name}: value {at} of layer {layer} is {values[at]}, not a finite "
-            "number; record the trace again."
-        )
-    return values.reshape(shape)

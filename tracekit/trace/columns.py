@@ -1,17 +1,23 @@
 """Arrow columns to numpy arrays and back, through their buffers.
 
-``to_numpy()`` and ``pa.array(...)`` import pandas wherever it is installed, which takes longer than
-reading most traces, and ``to_pandas_dtype()`` fails without it in older versions of pyarrow; the
-buffers hold the same bytes.
+In: a column or an array. Out: the other, without a copy where the type fits. This module knows the
+columns of a trace by name only to say what stands for null in an array.
+
+``to_numpy()`` and ``pa.array(...)`` of pyarrow import pandas wherever it is installed, which takes
+longer than reading most traces, and ``to_pandas_dtype()`` fails without pandas in older versions of
+pyarrow; the buffers hold the same bytes.
 """
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-# What stands for null in the numpy array of a column. -1 where only a count or an id can stand.
+# The values of a column: an array; for a binary or variable-width list column one object a row.
+Values = np.ndarray | Sequence[bytes | np.ndarray | None]
+
+# What stands for null in the numpy array of a column: -1 where only a count or an id can be.
 NULLS: dict[str, Any] = {
     "weights": np.nan,
     "residency": 255,
@@ -30,9 +36,8 @@ NULLS: dict[str, Any] = {
     "dense_bytes": -1,
 }
 
-
 # The types of all columns that a trace can have.
-_NUMPY_TYPES = {
+_NUMPY_TYPES: dict[pa.DataType, np.dtype] = {
     pa.uint8(): np.dtype(np.uint8),
     pa.uint16(): np.dtype(np.uint16),
     pa.int16(): np.dtype(np.int16),
@@ -44,10 +49,15 @@ _NUMPY_TYPES = {
 }
 
 
+def value_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the type of a list's elements, and any other type as it is."""
+    is_list = pa.types.is_fixed_size_list(arrow_type) or pa.types.is_list(arrow_type)
+    return arrow_type.value_type if is_list else arrow_type
+
+
 def numpy_type(arrow_type: pa.DataType) -> np.dtype:
     """Return the numpy type of the values of a primitive or list column of a trace."""
-    is_list = pa.types.is_fixed_size_list(arrow_type) or pa.types.is_list(arrow_type)
-    return _NUMPY_TYPES[arrow_type.value_type if is_list else arrow_type]
+    return _NUMPY_TYPES[value_type(arrow_type)]
 
 
 def valid_mask(array: pa.Array) -> np.ndarray:
@@ -74,7 +84,7 @@ def _primitive(array: pa.Array, null: Any) -> np.ndarray:
 
 
 def elements(array: pa.Array) -> pa.Array:
-    """Return the elements of all lists of a fixed-size list array, those of null lists too.
+    """Return the elements of all lists of a fixed-size list array, null lists included.
 
     ``flatten()`` imports ``pyarrow.compute``, a tenth of a second.
     """
@@ -125,7 +135,7 @@ def _chunk_to_numpy(array: pa.Array, null: Any) -> np.ndarray:
 
 
 def to_numpy(column: pa.ChunkedArray | pa.Array, null: Any = 0) -> np.ndarray:
-    """Return the values of a column, `null` standing for what is null.
+    """Return the values of a column; `null` replaces each null.
 
     Parameters
     ----------
@@ -137,8 +147,8 @@ def to_numpy(column: pa.ChunkedArray | pa.Array, null: Any = 0) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        1-D [n]; 2-D [n, width] of a fixed-size list; objects (bytes) of a binary column. Without
-        nulls and of one chunk it is a read-only view of the column's memory.
+        1-D [n]; 2-D [n, width] of a fixed-size list; objects (bytes) of a binary column. It is a
+        read-only view of the column's memory if that is one chunk without nulls.
     """
     if isinstance(column, pa.Array):
         return _chunk_to_numpy(column, null)
@@ -151,11 +161,6 @@ def to_numpy(column: pa.ChunkedArray | pa.Array, null: Any = 0) -> np.ndarray:
         out[at : at + len(chunk)] = _chunk_to_numpy(chunk, null)
         at += len(chunk)
     return out
-
-
-def empty_table(schema: pa.Schema) -> pa.Table:
-    """Return a table of no rows; ``schema.empty_table()`` imports pandas."""
-    return pa.Table.from_arrays([from_numpy(None, f.type, 0) for f in schema], schema=schema)
 
 
 def empty(arrow_type: pa.DataType, n_rows: int) -> np.ndarray:
@@ -179,8 +184,40 @@ def _offsets(values: Sequence[Sized]) -> pa.Buffer:
     return pa.py_buffer(offsets)
 
 
+def to_table(
+    columns: Mapping[str, Values | None],
+    schema: pa.Schema,
+    n_rows: int,
+    valid: Mapping[str, np.ndarray | None] | None = None,
+) -> pa.Table:
+    """Return a table of `schema`; a column that is None or absent in `columns` is all null.
+
+    Parameters
+    ----------
+    columns : mapping
+        Values as for `from_numpy`; names that the schema lacks are passed over.
+    schema : pa.Schema
+    n_rows : int
+    valid : mapping, optional
+        By column, as for `from_numpy`.
+
+    Raises
+    ------
+    ValueError
+        As for `from_numpy`.
+    """
+    valid = {} if valid is None else valid
+    arrays = [from_numpy(columns.get(f.name), f.type, n_rows, valid.get(f.name)) for f in schema]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table of no rows; ``schema.empty_table()`` imports pandas."""
+    return to_table({}, schema, 0)
+
+
 def from_numpy(
-    values: np.ndarray | Sequence[bytes | np.ndarray | None] | None,
+    values: Values | None,
     arrow_type: pa.DataType,
     n_rows: int,
     valid: np.ndarray | None = None,
@@ -203,27 +240,12 @@ def from_numpy(
         The shape of `values` is not what `arrow_type` and `n_rows` ask for.
     """
     is_list = pa.types.is_fixed_size_list(arrow_type)
-    if values is None and is_list:
-        flat = pa.nulls(n_rows * arrow_type.list_size, arrow_type.value_type)
-        return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])
     if values is None:
-        return pa.nulls(n_rows, arrow_type)
+        return _nulls(arrow_type, n_rows)
     if len(values) != n_rows:
         raise ValueError(f"{len(values)} values given for {n_rows} rows")
-    if pa.types.is_binary(arrow_type):
-        given = [b"" if value is None else value for value in values]
-        present = np.array([value is not None for value in values], dtype=bool)
-        data = pa.py_buffer(b"".join(given))
-        buffers = [_validity(present), _offsets(given), data]
-        return pa.Array.from_buffers(arrow_type, n_rows, buffers)
-    if pa.types.is_list(arrow_type):
-        dtype = numpy_type(arrow_type)
-        given = [np.empty(0, dtype) if v is None else np.ravel(v).astype(dtype) for v in values]
-        present = np.array([value is not None for value in values], dtype=bool)
-        joined = np.concatenate(given) if given else np.empty(0, dtype)
-        child = from_numpy(joined, arrow_type.value_type, len(joined))
-        buffers = [_validity(present), _offsets(given)]
-        return pa.Array.from_buffers(arrow_type, n_rows, buffers, children=[child])
+    if pa.types.is_binary(arrow_type) or pa.types.is_list(arrow_type):
+        return _with_offsets(values, arrow_type)
     shape = (n_rows, arrow_type.list_size) if is_list else (n_rows,)
     array = np.ascontiguousarray(values, dtype=numpy_type(arrow_type))
     if array.shape != shape:
@@ -235,3 +257,33 @@ def from_numpy(
         valid = np.repeat(valid, arrow_type.list_size)
     flat = pa.Array.from_buffers(arrow_type.value_type, array.size, [_validity(valid), data])
     return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])
+
+
+def _nulls(arrow_type: pa.DataType, n_rows: int) -> pa.Array:
+    if not pa.types.is_fixed_size_list(arrow_type):
+        return pa.nulls(n_rows, arrow_type)
+    flat = pa.nulls(n_rows * arrow_type.list_size, arrow_type.value_type)
+    return pa.Array.from_buffers(arrow_type, n_rows, [None], children=[flat])
+
+
+def _with_offsets(values: Values, arrow_type: pa.DataType) -> pa.Array:
+    """Return a binary column, or one of lists of any length."""
+    validity = _validity(np.array([value is not None for value in values], dtype=bool))
+    if pa.types.is_binary(arrow_type):
+        pieces = [_as_bytes(value) for value in values]
+        data = pa.py_buffer(b"".join(pieces))
+        return pa.Array.from_buffers(arrow_type, len(pieces), [validity, _offsets(pieces), data])
+    dtype = numpy_type(arrow_type)
+    lists = [np.empty(0, dtype) if v is None else np.ravel(v).astype(dtype) for v in values]
+    flat = np.concatenate(lists) if lists else np.empty(0, dtype)
+    child = from_numpy(flat, arrow_type.value_type, len(flat))
+    buffers = [validity, _offsets(lists)]
+    return pa.Array.from_buffers(arrow_type, len(lists), buffers, children=[child])
+
+
+def _as_bytes(value: bytes | np.ndarray | None) -> bytes:
+    if value is None:
+        return b""
+    if not isinstance(value, bytes):
+        raise TypeError(f"a binary column takes bytes, not {type(value).__name__}")
+    return value

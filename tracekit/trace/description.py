@@ -1,4 +1,8 @@
-"""The figures that describe a trace, and where a result comes from."""
+"""The figures that describe a trace, and which trace a result comes from.
+
+In: a trace. Out: dicts that JSON can hold. What the engine's cache found is not counted here: that
+takes the rules of lookups, which ``tracekit.routing.residency`` has.
+"""
 
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +16,7 @@ from tracekit.version import version
 
 
 def provenance(trace: Trace) -> dict[str, Any]:
-    """Return which trace a result is of, and which version made it, as JSON can hold it."""
+    """Return of which trace a result is, and which version made it, as JSON can hold it."""
     return {
         "tracekit": version(),
         "trace": trace.name,
@@ -26,7 +30,7 @@ def provenance(trace: Trace) -> dict[str, Any]:
 def describe(trace: Trace) -> dict[str, Any]:
     """Return the figures that describe a trace, as JSON can hold them.
 
-    Sizes are null where the trace does not give the bytes of an expert.
+    Sizes are None where the trace does not give the bytes of an expert.
 
     Parameters
     ----------
@@ -64,7 +68,7 @@ def _sizes(trace: Trace) -> dict[str, int | None]:
     names = ("expert_bytes_min", "expert_bytes_max", "bank_bytes", "token_cycle_bytes")
     try:
         sizes = trace.expert_bytes
-    except TraceError:  # not given: the figures are unknown, which is what null says
+    except TraceError:  # a size is not given, so these figures are unknown
         sizes = np.empty(0, np.int64)
     if len(sizes) == 0:
         return {**dict.fromkeys(names), "budget_bytes": trace.budget_bytes}

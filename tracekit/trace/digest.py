@@ -1,4 +1,7 @@
-"""A digest of what a trace says: the same for a file and for the trace imported from it."""
+"""A digest of what a trace says: the same for a file and for the trace imported from it.
+
+In: the model's facts, the sizes of the layers, the columns of the routings. Out: hex digits.
+"""
 
 import hashlib
 import json

@@ -1,31 +1,30 @@
-"""Parquet as traces have it: zstd, floats split by byte, row groups that end with a pass."""
+"""Parquet as traces have it: zstd, floats split by byte, row groups that end with a pass.
+
+In: tables, or rows that are read piece by piece. Out: a Parquet file, written as a whole or not at
+all. This module knows nothing of what the columns mean.
+"""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.trace.atomic import whole_file
-from tracekit.trace.columns import spread_nulls, to_numpy
+from tracekit.trace.columns import spread_nulls, to_numpy, value_type
+from tracekit.trace.passes import group_ends
 from tracekit.trace.rows import Rows, width
-from tracekit.trace.schema import PREFILL
-
-# A row group holds a few hundred tokens, and less where gate inputs make them heavy: it is what a
-# reader or a writer needs in memory at once.
-GROUP_TOKENS = 256
-GROUP_BYTES = 16 << 20
 
 
-def _options(schema: pa.Schema) -> dict:
-    split, dictionary = [], []
+def _options(schema: pa.Schema) -> dict[str, Any]:
+    split: list[str] = []
+    dictionary: list[str] = []
     for field in schema:
-        is_list = pa.types.is_fixed_size_list(field.type) or pa.types.is_list(field.type)
-        value_type = field.type.value_type if is_list else field.type
-        column = f"{field.name}.list.element" if is_list else field.name
-        (split if pa.types.is_floating(value_type) else dictionary).append(column)
+        inside = value_type(field.type)
+        column = field.name if inside == field.type else f"{field.name}.list.element"
+        (split if pa.types.is_floating(inside) else dictionary).append(column)
     return {
         "compression": "zstd",
         "use_dictionary": dictionary,
@@ -35,7 +34,7 @@ def _options(schema: pa.Schema) -> dict:
 
 
 def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> None:
-    """Write a Parquet file with one row group for each table; whole or not at all.
+    """Write a Parquet file with one row group for each table, as a whole or not at all.
 
     Raises
     ------
@@ -67,46 +66,10 @@ def write_rows(path: Path, schema: pa.Schema, rows: Rows) -> None:
     ------
     TracekitError
     """
-    columns = rows.read(["pass", "phase", "step"])
-    ends = group_ends(
-        *(to_numpy(columns[c]) for c in columns.column_names), sum(width(f.type) for f in schema)
-    )
+    places = rows.read(["pass", "phase", "step"])
+    bytes_of_row = sum(width(field.type) for field in schema)
+    passes, phases, steps = (to_numpy(places[name]) for name in places.column_names)
+    ends = group_ends(passes, phases, steps, bytes_of_row)
     starts = [0, *ends[:-1]]
     groups = (rows.read(schema.names, a, b) for a, b in zip(starts, ends, strict=False))
     write_groups(path, schema, groups)
-
-
-def group_ends(
-    passes: np.ndarray, phases: np.ndarray, steps: np.ndarray, bytes_of_row: int
-) -> list[int]:
-    """Return where row groups end: after whole passes, unless one prefill pass is too large.
-
-    Parameters
-    ----------
-    passes, phases, steps : [n]
-        The rows, in (pass, layer, step) order.
-    bytes_of_row : int
-        Before encoding.
-
-    Returns
-    -------
-    list of int
-        Ascending; the last is n.
-    """
-    n_rows = len(passes)
-    # Rows of one token in the middle of the trace stand for all: a token has a row a layer.
-    tokens = len(np.unique(passes.astype(np.int64) << 32 | steps)) if n_rows else 1
-    most = max(1, min(GROUP_BYTES // bytes_of_row, GROUP_TOKENS * n_rows // tokens))
-    ends: list[int] = []
-    start = 0
-    while start < n_rows:
-        stop = min(start + most, n_rows)
-        if stop < n_rows:
-            first = int(np.searchsorted(passes, passes[stop], side="left"))
-            if first > start:
-                stop = first
-            elif phases[stop] != PREFILL:
-                stop = int(np.searchsorted(passes, passes[stop], side="right"))
-        ends.append(stop)
-        start = stop
-    return ends

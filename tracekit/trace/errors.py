@@ -1,4 +1,4 @@
-"""Errors that a user can mend, each one plain sentence; the command line maps them to exit codes."""
+"""Errors that a user can put right, each one plain sentence, and the exit codes that they mean."""
 
 
 class TracekitError(Exception):
@@ -8,18 +8,18 @@ class TracekitError(Exception):
 
 
 class UsageError(TracekitError):
-    """What was asked for cannot be: a wrong option, an unknown name (exit code 2)."""
+    """The request is wrong: an option that is not valid, an unknown name (exit code 2)."""
 
     exit_code = 2
 
 
 class TraceError(TracekitError):
-    """A trace, or a file to import, is not what it should be (exit code 3)."""
+    """A trace, or a file to import, is damaged or not valid (exit code 3)."""
 
     exit_code = 3
 
 
 class MissingDataError(TraceError):
-    """A sound trace does not carry what was asked of it (exit code 1)."""
+    """A valid trace lacks the data that a question needs (exit code 1)."""
 
     exit_code = 1

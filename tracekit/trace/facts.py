@@ -1,15 +1,22 @@
-"""What ``trace.json`` says of a trace: the model, the engine, how it was run, whether it is whole."""
+"""What ``trace.json`` says of a trace: the model, the engine, how it was run, whether it is complete.
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+In: a JSON object, or values given by a recorder or importer. Out: frozen dataclasses whose values are
+of their types and fit together. This module knows nothing of the rows of a trace.
+"""
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeGuard, TypeVar
+
+from tracekit.trace.build import build, shown
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import SCHEMA_VERSION
 
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
+
+_SCHEMA = "tracekit.trace/"
+Part = TypeVar("Part", "ModelFacts", "EngineFacts")
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class TraceFacts:
     ----------
     source : {"recorded", "imported", "synthetic"}
     complete : bool
-        False while a recording runs and after it was killed.
+        False while a recording runs, and after it was killed.
     ended : str or None
         Why a recording ended: ``"length"``, ``"end of text"``, ``"interrupted"`` …
     prompts : list of str
@@ -71,7 +78,7 @@ class TraceFacts:
     sampling : dict
         ``{"temperature": 0.0, …}``.
     notes : dict
-        Whatever else an importer or a recorder found worth keeping.
+        Everything else that an importer or a recorder found worth keeping.
     """
 
     model: ModelFacts
@@ -88,110 +95,89 @@ class TraceFacts:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write, schema version first."""
-        return {"schema": f"tracekit.trace/{SCHEMA_VERSION}", **asdict(self)}
+        return {"schema": f"{_SCHEMA}{SCHEMA_VERSION}", **asdict(self)}
 
     @classmethod
-    def from_json(cls, data: Any, where: str) -> "TraceFacts":
+    def from_json(cls, data: object, where: str) -> "TraceFacts":
         """Read the JSON object `data` found in file `where`.
 
         Raises
         ------
         TraceError
-            `data` is not a trace's facts, or of a newer schema than this version reads.
+            `data` does not describe a trace, or has a newer schema than this version reads.
         """
-        if not isinstance(data, dict) or not str(data.get("schema", "")).startswith(
-            "tracekit.trace/"
-        ):
+        if not is_trace_json(data):
             raise TraceError(f"{where} does not describe a trace: it names no tracekit schema.")
-        version = data["schema"].removeprefix("tracekit.trace/")
-        if not (version.isdecimal() and len(version) < 10):
-            raise TraceError(f"{where}: schema {data['schema']!r} has no version number.")
-        if int(version) > SCHEMA_VERSION:
-            raise TraceError(
-                f"{where} has schema version {version}, newer than the {SCHEMA_VERSION} that this "
-                "tracekit reads; upgrade tracekit."
-            )
-        parts = {"model": _typed(ModelFacts, data.get("model"), f"{where}, model")}
+        _check_version(data["schema"], where)
+        parts: dict[str, object] = {"model": _part(ModelFacts, data, "model", where)}
         if data.get("engine") is not None:
-            parts["engine"] = _typed(EngineFacts, data["engine"], f"{where}, engine")
-        facts = _typed(cls, {**data, **parts}, where)
+            parts["engine"] = _part(EngineFacts, data, "engine", where)
+        facts = build(cls, {**data, **parts}, where, TraceError)
         facts.check(where)
         return facts
 
     def check(self, where: str) -> None:
-        """Check that the numbers are those of a model; `where` names their source.
+        """Check that the numbers are possible for a model; `where` names their source.
 
         Raises
         ------
         TraceError
         """
-        model = self.model
-        for name, most in (("n_layer", 1 << 15), ("n_expert", 1 << 16), ("n_embd", 1 << 24)):
-            value = getattr(model, name)
-            if value is not None and not 1 <= value <= most:
-                raise TraceError(f"{where}: {name} = {value} is no size of a model; correct it.")
-        if not 1 <= model.top_k <= model.n_expert:
-            raise TraceError(
-                f"{where}: top_k = {model.top_k} experts of {model.n_expert} cannot be selected; "
-                "correct top_k or n_expert."
-            )
-        if not (1 <= model.n_group_used <= model.n_group and model.n_expert % model.n_group == 0):
-            raise TraceError(
-                f"{where}: {model.n_group_used} of {model.n_group} expert groups do not divide "
-                f"{model.n_expert} experts; correct n_group or n_group_used."
-            )
-        for name, value, known in (
-            ("gating", model.gating, (None, *GATINGS)),
-            ("source", self.source, SOURCES),
-        ):
-            if value not in known:
-                words = ", ".join(str(k) for k in known if k is not None)
-                raise TraceError(f"{where}: {name} {value!r} is none of {words}; correct it.")
+        _check_model(self.model, where)
+        _check_word("gating", self.model.gating, (None, *GATINGS), where)
+        _check_word("source", self.source, SOURCES, where)
         budget = self.engine.cache_bytes if self.engine else None
         if budget is not None and not 0 <= budget < 1 << 62:
             raise TraceError(
-                f"{where}: a cache of {budget} bytes is no budget; correct cache_bytes."
+                f"{where}: a cache of {shown(budget)} bytes is no budget; correct cache_bytes."
             )
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Say whether `value`, as JSON gives it, is of the annotated type `hint`."""
-    if isinstance(hint, UnionType):
-        return any(fits(value, option) for option in get_args(hint))
-    plain = get_origin(hint) or hint
-    if plain is Any:
-        return True
-    if plain is list:
-        (element,) = get_args(hint)
-        return isinstance(value, list) and all(fits(v, element) for v in value)
-    if plain is dict:
-        key, element = get_args(hint)
-        return isinstance(value, dict) and all(
-            fits(k, key) and fits(v, element) for k, v in value.items()
+def is_trace_json(data: object) -> TypeGuard[dict[str, Any]]:
+    """Say whether `data` is a JSON object that names a schema of tracekit's traces."""
+    schema = data.get("schema") if isinstance(data, dict) else None
+    return isinstance(schema, str) and schema.startswith(_SCHEMA)
+
+
+def _check_version(schema: str, where: str) -> None:
+    version = schema.removeprefix(_SCHEMA)
+    if not (version.isdecimal() and len(version) < 10):
+        raise TraceError(f"{where}: schema {shown(schema)} has no version number.")
+    if int(version) > SCHEMA_VERSION:
+        raise TraceError(
+            f"{where} has schema version {version}, newer than the {SCHEMA_VERSION} that this "
+            "tracekit reads; upgrade tracekit."
         )
-    if plain in (int, float):
-        number = isinstance(value, (int, float) if plain is float else int)
-        return number and not isinstance(value, bool)
-    return isinstance(value, plain)
 
 
-def _typed(cls: type, data: Any, where: str) -> Any:
-    """Make a `cls` of the JSON object `data`, refusing values of another type than annotated."""
-    if not isinstance(data, Mapping):
-        raise TraceError(f"{where}: a JSON object is missing; record or import the trace again.")
-    hints = get_type_hints(cls)
-    values = {}
-    for f in fields(cls):
-        if f.name not in data:
-            continue
-        if not fits(data[f.name], hints[f.name]):
-            wanted = getattr(hints[f.name], "__name__", None) or str(hints[f.name])
-            raise TraceError(
-                f"{where}: {f.name} = {str(data[f.name])[:60]!r} is not of type {wanted}; correct it."
-            )
-        values[f.name] = data[f.name]
-    try:
-        return cls(**values)
-    except TypeError as error:  # a field without a default is missing
-        lacks = str(error).partition("argument")[2].strip(": s")
-        raise TraceError(f"{where} lacks {lacks}; add it.") from error
+def _part(cls: type[Part], data: dict[str, Any], name: str, where: str) -> Part:
+    """Read the JSON object under `name`."""
+    values = data.get(name)
+    if not isinstance(values, dict):
+        raise TraceError(
+            f"{where}, {name}: a JSON object is missing; record or import the trace again."
+        )
+    return build(cls, values, f"{where}, {name}", TraceError)
+
+
+def _check_model(model: ModelFacts, where: str) -> None:
+    for name, most in (("n_layer", 1 << 15), ("n_expert", 1 << 16), ("n_embd", 1 << 24)):
+        value = getattr(model, name)
+        if value is not None and not 1 <= value <= most:
+            raise TraceError(f"{where}: {name} = {shown(value)} is no size of a model; correct it.")
+    if not 1 <= model.top_k <= model.n_expert:
+        raise TraceError(
+            f"{where}: top_k = {shown(model.top_k)} experts of {model.n_expert} cannot be "
+            "selected; correct top_k or n_expert."
+        )
+    if not (1 <= model.n_group_used <= model.n_group and model.n_expert % model.n_group == 0):
+        raise TraceError(
+            f"{where}: {shown(model.n_group_used)} of {shown(model.n_group)} expert groups do not "
+            f"divide {model.n_expert} experts; correct n_group or n_group_used."
+        )
+
+
+def _check_word(name: str, value: str | None, known: Sequence[str | None], where: str) -> None:
+    if value not in known:
+        words = ", ".join(word for word in known if word is not None)
+        raise TraceError(f"{where}: {name} {shown(value)} is none of {words}; correct it.")

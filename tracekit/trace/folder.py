@@ -1,4 +1,8 @@
-"""The directory of a trace that is being written: its own until it is whole, then in its place."""
+"""The directory of a trace that is being written: beside its place at first, then in its place.
+
+In: the path of the trace to be. Out: a locked directory to write into. This module knows of a trace
+only the names of its files.
+"""
 
 import fcntl
 import json
@@ -12,6 +16,7 @@ from typing import Self
 
 from tracekit.trace.atomic import remove, sync_names, writing
 from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.trace.facts import is_trace_json
 from tracekit.trace.schema import FACTS_FILE
 
 LONGEST_WAIT_S = 5.0
@@ -25,13 +30,13 @@ def check_target(path: Path, force: bool) -> None:
     ----------
     path : Path
     force : bool
-        Whether a trace that is there may be replaced.
+        Whether a trace at `path` may be replaced.
 
     Raises
     ------
     UsageError
-        Something is there and `force` is False, or it is another thing than a trace, or read-only:
-        that is never removed. Or another process is writing a trace there, or `path` ends in no name.
+        `path` exists and `force` is False. Or `path` is no trace, or is read-only, or another
+        process is writing a trace to it; then `force` does not help. Or `path` ends in no name.
     """
     if path.name in ("", ".."):
         raise UsageError(f"{path} is no name for a trace; give one, such as run.trace.")
@@ -42,16 +47,17 @@ def check_target(path: Path, force: bool) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"{path} is a file and no trace; it is not overwritten: use another name.")
     if path.is_symlink():
-        return  # the link gives way, not what it points to
+        return  # only the link is replaced; its target stays
     names = sorted(each.name for each in path.iterdir())
     if names and not _is_trace(path):
         raise UsageError(
             f"{path} is a directory but no trace; it is not overwritten: use another name."
         )
-    other = [name for name in names if not TRACE_FILES.fullmatch(name)]
-    if other:
+    foreign = [name for name in names if not TRACE_FILES.fullmatch(name)]
+    if foreign:
         raise UsageError(
-            f"{path} holds {other[0]}, which belongs to no trace; move it away, or use another name."
+            f"{path} holds {foreign[0]}, which belongs to no trace; move it away, or use another "
+            "name."
         )
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(f"{path} is read-only; it is not overwritten: use another name.")
@@ -61,41 +67,44 @@ def check_target(path: Path, force: bool) -> None:
 
 def _is_trace(path: Path) -> bool:
     try:
-        facts = json.loads((path / FACTS_FILE).read_bytes())
+        return is_trace_json(json.loads((path / FACTS_FILE).read_bytes()))
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(facts, dict) and str(facts.get("schema")).startswith("tracekit.trace/")
 
 
 class TraceFolder:
-    """An empty directory beside `path`, renamed to it by `publish`.
+    """An empty directory beside `path`, which `publish` renames to `path`.
 
-    It is locked as long as it is open, so that no other process takes it for an old trace; the
-    lock goes with the process, however that ends. Used as a context manager, an exception removes it.
+    It is locked until it is closed, so that no other process takes it for an old trace. The lock
+    ends with the process, however that ends. As a context manager it removes the directory if an
+    exception is raised.
 
     Parameters
     ----------
     path : Path
         The ``.trace`` directory to make.
     force : bool
-        Replace the trace that is there.
+        Replace the trace that is at `path`.
+    longest_wait_s : float
+        How long to wait while another process has locked the folder in which `path` is.
 
     Attributes
     ----------
     now : Path
-        Where the directory is now.
+        Where the directory is at present.
 
     Raises
     ------
     TracekitError
     """
 
-    def __init__(self, path: Path, force: bool):
+    def __init__(self, path: Path, force: bool, longest_wait_s: float = LONGEST_WAIT_S):
         self.path = path
         self._force = force
+        self._longest_wait_s = longest_wait_s
         absolute = path.absolute()
         self.now = absolute.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with writing(path), _one_at_a_time(absolute.parent):
+        with writing(path), _one_at_a_time(absolute.parent, longest_wait_s):
             _clear_left_behind(absolute)
             check_target(path, force)
             self.now.mkdir()
@@ -105,21 +114,21 @@ class TraceFolder:
 
     @property
     def published(self) -> bool:
-        """Whether it is in its place."""
+        """Whether the directory is at `path`."""
         return self.now == self.path
 
     def publish(self) -> None:
-        """Rename it to `path`, in place of a trace that may be replaced.
+        """Rename it to `path`; a trace there is removed if it may be replaced.
 
         Raises
         ------
         UsageError
-            Since this was made, something came to `path` that must not be replaced.
+            Something is at `path` by now that must not be replaced.
         TracekitError
         """
         absolute = self.path.absolute()
         old = absolute.with_name(f".{self.path.name}.{os.getpid()}.old")
-        with writing(self.path), _one_at_a_time(absolute.parent):
+        with writing(self.path), _one_at_a_time(absolute.parent, self._longest_wait_s):
             check_target(self.path, self._force)
             if os.path.lexists(absolute):
                 os.replace(absolute, old)
@@ -145,33 +154,33 @@ class TraceFolder:
             self.remove()
 
     def remove(self) -> None:
-        """Remove it, wherever it is."""
+        """Remove the directory, wherever it is at present."""
         with suppress(TracekitError), writing(self.path):
             remove(self.now)
         self.close()
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
 
 @contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let no other process make or publish a trace in `folder` meanwhile."""
+def _one_at_a_time(folder: Path, longest_wait_s: float) -> Iterator[None]:
+    """Keep other processes from making or publishing a trace in `folder` meanwhile."""
     lock = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks
-            _wait_for(lock)
+            _wait_for(lock, longest_wait_s)
         yield
     finally:
         os.close(lock)
 
 
-def _wait_for(lock: int) -> None:
-    """Take a lock that others hold for moments; one that is held longer is not about traces."""
-    until = time.monotonic() + LONGEST_WAIT_S
+def _wait_for(lock: int, longest_s: float) -> None:
+    """Take a lock, or go on without it: a writer of traces holds it for a moment only."""
+    until = time.monotonic() + longest_s
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,13 +208,13 @@ def _is_locked(path: Path) -> bool:
 
 
 def _clear_left_behind(path: Path) -> None:
-    """Remove what killed processes left of traces that were to become `path`, or had been there."""
+    """Remove the directories of killed writers of `path`; put back the trace one was replacing."""
     made_here = re.compile(re.escape(f".{path.name}.") + r"\d+\.(tmp|old)")
     for work in list(path.parent.iterdir()):
         if not made_here.fullmatch(work.name) or not work.is_dir() or _is_locked(work):
             continue
         if work.suffix == ".old" and not os.path.lexists(path):
-            os.rename(work, path)  # killed after it made room, before the new one was there
+            os.rename(work, path)  # its writer was killed before the new trace was in place
         else:
             with suppress(OSError):
                 remove(work)

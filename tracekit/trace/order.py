@@ -1,14 +1,23 @@
-"""Checks of the order of a trace's rows: nothing missing, nothing doubled, files that agree."""
+"""Checks of the order of a trace's rows: nothing missing, nothing doubled, files that agree.
+
+In: the places (turn, pass, phase, step, layer) of rows whose values are checked. Out: nothing, or a
+`TraceError` with place and remedy.
+"""
 
 import numpy as np
 
-from tracekit.trace.checks import Columns, Where, first_true
+from tracekit.trace.checks import Arrays, Where, first_true
 from tracekit.trace.errors import TraceError
-from tracekit.trace.facts import TraceFacts
+from tracekit.trace.passes import pass_starts
 from tracekit.trace.schema import DECODE, PREFILL
 
+_NO_GAP = (
+    "the steps of a turn follow each other without a gap: rows are missing or doubled, record it "
+    "again."
+)
 
-def check_routing(where: Where, rows: Columns, facts: TraceFacts) -> None:
+
+def check_routing(where: Where, rows: Arrays, complete: bool) -> None:
     """Check that the routings stand in (pass, layer, step) order and that none is missing.
 
     Parameters
@@ -16,7 +25,7 @@ def check_routing(where: Where, rows: Columns, facts: TraceFacts) -> None:
     where : Where
     rows : mapping
         `turn`, `pass`, `phase`, `step`, `layer`, each [n].
-    facts : TraceFacts
+    complete : bool
         An incomplete trace may lack the last layers of its last pass.
 
     Raises
@@ -27,36 +36,30 @@ def check_routing(where: Where, rows: Columns, facts: TraceFacts) -> None:
         return
     _check_order(where, rows)
     starts = pass_starts(rows["pass"])
-    _check_decode_passes(where, rows, starts, facts.complete)
+    _check_decode_passes(where, rows, starts, complete)
     first = np.minimum.reduceat(rows["step"], starts)
     last = np.maximum.reduceat(rows["step"], starts)
     turn, phase = rows["turn"][starts], rows["phase"][starts]
     same_turn = turn[1:] == turn[:-1]
-    # A prefill may begin later than it should: where only the last layer routes, llama.cpp
-    # gathers the output token before it. The steps tell whether one is missing.
+    # The routings of a prefill may begin at a later step: where only the last layer has experts,
+    # llama.cpp gathers the output token before it. `check_steps` finds a step that is missing there.
     ahead = first[1:].astype(np.int64) - last[:-1]
-    bad = first_true(same_turn & np.where(phase[1:] == DECODE, ahead != 1, ahead < 1))
-    if bad is not None:
+    gap = first_true(same_turn & np.where(phase[1:] == DECODE, ahead != 1, ahead < 1))
+    if gap is not None:
         raise TraceError(
-            f"{where.at(starts[bad + 1])}: turn {turn[bad]} goes from step {last[bad]} to step "
-            f"{first[bad + 1]}; the steps of a turn follow each other without a gap: "
-            "rows are missing or doubled, record it again."
+            f"{where.at(starts[gap + 1])}: turn {turn[gap]} goes from step {last[gap]} to step "
+            f"{first[gap + 1]}; {_NO_GAP}"
         )
 
 
-def pass_starts(passes: np.ndarray) -> np.ndarray:
-    """Return the first row of each pass, int64 [P]."""
-    return np.concatenate(([0], np.flatnonzero(np.diff(passes)) + 1))
-
-
-def _check_order(where: Where, rows: Columns) -> None:
+def _check_order(where: Where, rows: Arrays) -> None:
     step = np.diff(rows["step"].astype(np.int64))
     layer = np.diff(rows["layer"].astype(np.int32))
     turn = np.diff(rows["turn"].astype(np.int64))
     passes = np.diff(rows["pass"].astype(np.int64))
     same_pass = passes == 0
-    for name, delta in (("pass", passes), ("turn", turn)):
-        row = first_true(delta < 0)
+    for name, change in (("pass", passes), ("turn", turn)):
+        row = first_true(change < 0)
         if row is not None:
             raise TraceError(
                 f"{where.at(row + 1)}, column {name}: {rows[name][row + 1]} follows "
@@ -80,29 +83,27 @@ def _check_order(where: Where, rows: Columns) -> None:
         )
     row = first_true(same_pass & ((layer < 0) | ((layer == 0) & (step <= 0))))
     if row is not None:
-        here = f"turn {rows['turn'][row + 1]}, step {rows['step'][row + 1]}"
-        here += f", layer {rows['layer'][row + 1]}"
-        twice = layer[row] == 0 and step[row] == 0
-        what = (
+        place = ", ".join(f"{name} {rows[name][row + 1]}" for name in ("turn", "step", "layer"))
+        is_repeat = layer[row] == 0 and step[row] == 0
+        fault = (
             "stands twice: remove one"
-            if twice
+            if is_repeat
             else "is out of (pass, layer, step) order: sort the rows"
         )
-        raise TraceError(f"{where.at(row + 1)}: the routing of {here} {what}.")
+        raise TraceError(f"{where.at(row + 1)}: the routing of {place} {fault}.")
 
 
-def _check_decode_passes(where: Where, rows: Columns, starts: np.ndarray, complete: bool) -> None:
+def _check_decode_passes(where: Where, rows: Arrays, starts: np.ndarray, complete: bool) -> None:
     counts = np.diff(np.append(starts, len(rows["pass"])))
-    routed = np.flatnonzero(np.bincount(rows["layer"]))
-    lacking = (rows["phase"][starts] == DECODE) & (counts < len(routed))
+    moe_layers = np.flatnonzero(np.bincount(rows["layer"]))
+    lacks_layer = (rows["phase"][starts] == DECODE) & (counts < len(moe_layers))
     if not complete:
-        lacking[-1] = False
-    bad = first_true(lacking)
-    if bad is None:
+        lacks_layer[-1] = False
+    number = first_true(lacks_layer)
+    if number is None:
         return
-    start = int(starts[bad])
-    has = rows["layer"][start : start + counts[bad]]
-    missing = np.setdiff1d(routed, has)[0]
+    start = int(starts[number])
+    missing = np.setdiff1d(moe_layers, rows["layer"][start : start + counts[number]])[0]
     raise TraceError(
         f"{where.at(start)}: the decode pass of turn {rows['turn'][start]}, step "
         f"{rows['step'][start]} lacks layer {missing}, which other passes route; "
@@ -110,7 +111,7 @@ def _check_decode_passes(where: Where, rows: Columns, starts: np.ndarray, comple
     )
 
 
-def check_steps(where: Where, steps: Columns, rows: Columns) -> None:
+def check_steps(where: Where, steps: Arrays, rows: Arrays) -> None:
     """Check that the steps of each turn follow each other and agree with the routings.
 
     Parameters
@@ -129,8 +130,7 @@ def check_steps(where: Where, steps: Columns, rows: Columns) -> None:
     if row is not None:
         raise TraceError(
             f"{where.at(row + 1)}, column step: turn {turn[row]} goes from step {step[row]} to "
-            f"step {step[row + 1]}; the steps of a turn follow each other without a gap: "
-            "rows are missing or doubled, record it again."
+            f"step {step[row + 1]}; {_NO_GAP}"
         )
     row = first_true((np.diff(turn) < 0) | (np.diff(passes) < 0) | (np.diff(passes) > 1))
     if row is not None:
@@ -149,18 +149,16 @@ def check_steps(where: Where, steps: Columns, rows: Columns) -> None:
     _check_agreement(where, steps, rows)
 
 
-def _check_agreement(where: Where, steps: Columns, rows: Columns) -> None:
-    starts = pass_starts(rows["pass"]) if len(rows["pass"]) else np.empty(0, np.int64)
-    step_starts = pass_starts(steps["pass"]) if len(steps["pass"]) else np.empty(0, np.int64)
-    known = steps["pass"][step_starts]
-    passes = rows["pass"][starts]
-    at = np.searchsorted(known, passes)
-    found = at < len(known)
-    found[found] = known[at[found]] == passes[found]
-    bad = first_true(~found)
-    if bad is not None:
+def _check_agreement(where: Where, steps: Arrays, rows: Arrays) -> None:
+    starts, step_starts = pass_starts(rows["pass"]), pass_starts(steps["pass"])
+    passes, step_passes = rows["pass"][starts], steps["pass"][step_starts]
+    at = np.searchsorted(step_passes, passes)
+    is_known = at < len(step_passes)
+    is_known[is_known] = step_passes[at[is_known]] == passes[is_known]
+    unknown = first_true(~is_known)
+    if unknown is not None:
         raise TraceError(
-            f"{where.file} lacks pass {passes[bad]}, which the routings have; "
+            f"{where.file} lacks pass {passes[unknown]}, which the routings have; "
             "the files are of different recordings or one was cut: copy the trace again."
         )
     if len(starts):
@@ -173,16 +171,16 @@ def _check_agreement(where: Where, steps: Columns, rows: Columns) -> None:
             | (steps["step"][step_starts[at]] > first)
             | (steps["step"][step_ends[at]] < last)
         )
-        bad = first_true(differs)
-        if bad is not None:
+        other = first_true(differs)
+        if other is not None:
             raise TraceError(
-                f"{where.at(step_starts[at[bad]])}: pass {passes[bad]} has another turn, phase or "
-                "steps here than in the routings; the files are of different recordings: "
+                f"{where.at(step_starts[at[other]])}: pass {passes[other]} has another turn, phase "
+                "or steps here than in the routings; the files are of different recordings: "
                 "copy the trace again."
             )
-    unrouted = np.setdiff1d(known[steps["phase"][step_starts] != PREFILL], passes)
+    unrouted = np.setdiff1d(step_passes[steps["phase"][step_starts] != PREFILL], passes)
     if len(unrouted):
         raise TraceError(
-            f"{where.file} has decode pass {unrouted[0]}, of which no routing is recorded; "
+            f"{where.file} has decode pass {unrouted[0]}, for which no routing is recorded; "
             "rows of the routings are missing: copy or record the trace again."
         )

@@ -1,7 +1,10 @@
-"""The part files of a recording: passes gathered in memory, then closed as one part."""
+"""The part files of a recording: passes are gathered in memory, then written as one part.
+
+In: the arrays of one pass after the other. Out: part files that a reader accepts. This module knows
+nothing of threads, nor of when a part is due.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +12,28 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import checks, order
-from tracekit.trace.columns import NULLS, empty, empty_table, from_numpy, to_numpy
+from tracekit.trace.columns import NULLS, Values, empty, empty_table, to_numpy, to_table
 from tracekit.trace.encode import write_rows
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.rows import TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 from tracekit.trace.storage import part_name
 
-# Passes are written before they take more memory than this, whenever the caller flushes.
-MOST_BYTES = 16 << 20
-# A part that is smaller is written anew with the next passes, so that a long recording has not a
-# file for every flush; a larger one is closed.
+# Passes are written once they take this much memory, even if nobody flushes.
+GATHERED_BYTES = 16 << 20
+# The next flush rewrites a smaller part together with the new passes, so that a long recording does
+# not have a file for every flush. A part of this size is closed.
 PART_BYTES = 2 << 20
 
-Columns = Mapping[str, Any]
+# What a recorder gives of a pass: columns by name, as arrays, lists or single values.
+PassColumns = Mapping[str, Any]
 
-# Lists that are there or not as a whole; in other lists an element alone can be unknown.
+# In these lists all elements are known or none; in others a single element can be unknown.
 WHOLE_LISTS = frozenset(("logits", "gate_input", "embedding"))
 PLACE = ("turn", "pass", "phase", "step")
 
 
-def pass_bytes(routing: Columns, steps: Columns) -> int:
+def pass_bytes(routing: PassColumns, steps: PassColumns) -> int:
     """Return how much memory the arrays of a pass take."""
     return sum(getattr(v, "nbytes", 0) for part in (routing, steps) for v in part.values())
 
@@ -43,46 +47,58 @@ class PartWriter:
         Where the parts go; may be changed between flushes.
     facts : TraceFacts
     routing_schema, steps_schema : pa.Schema
+    gathered_bytes : int
+        Passes that take this much memory are written, even if nobody flushes.
+    part_bytes : int
+        A part of this size is closed; a smaller one grows with the next flush.
 
     Attributes
     ----------
     schemas : dict
         The schema of each file.
-    filled : set of str
+    filled_columns : set of str
         The columns that ever had a value.
-    written : bool
+    has_written : bool
         Whether a pass is on the disk.
     """
 
     def __init__(
-        self, folder: Path, facts: TraceFacts, routing_schema: pa.Schema, steps_schema: pa.Schema
+        self,
+        folder: Path,
+        facts: TraceFacts,
+        routing_schema: pa.Schema,
+        steps_schema: pa.Schema,
+        gathered_bytes: int = GATHERED_BYTES,
+        part_bytes: int = PART_BYTES,
     ):
         self.folder = folder
         self.schemas = {ROUTING_FILE: routing_schema, STEPS_FILE: steps_schema}
-        self.filled: set[str] = set()
-        self.written = False
-        self._facts = replace(facts, complete=False)
+        self.filled_columns: set[str] = set()
+        self.has_written = False
+        self._model = facts.model
+        self._gathered_bytes = gathered_bytes
+        self._part_bytes = part_bytes
         self._part = 0
         self._tables = {file: empty_table(schema) for file, schema in self.schemas.items()}
-        self._passes: dict[str, list[Columns]] = {ROUTING_FILE: [], STEPS_FILE: []}
+        self._passes: dict[str, list[PassColumns]] = {ROUTING_FILE: [], STEPS_FILE: []}
         self._bytes = 0
         self._last_pass: int | None = None
 
-    def add(self, routing: Columns, steps: Columns) -> None:
-        """Take one whole pass; see `TraceWriter.write_pass`."""
+    def add(self, routing: PassColumns, steps: PassColumns) -> None:
+        """Take one whole pass, as `TraceWriter.write_pass` documents it."""
         self._passes[ROUTING_FILE].append(routing)
         self._passes[STEPS_FILE].append(steps)
         self._bytes += pass_bytes(routing, steps)
-        if self._bytes >= MOST_BYTES:
+        if self._bytes >= self._gathered_bytes:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered; when this returns, it is on the disk.
+        """Write the gathered passes; when this returns, they are on the disk.
 
         Raises
         ------
         TraceError
-            A pass is not as a reader would accept it.
+            A reader would refuse a pass.
         TracekitError
             The part cannot be written; what was flushed before is kept.
         """
@@ -95,10 +111,10 @@ class PartWriter:
             rows = TableRows(self._tables[file])
             write_rows(self._path(file), self.schemas[file], rows)
             self._passes[file] = []
-        self.written = True
+        self.has_written = True
         self._bytes = 0
         self._last_pass = int(new[STEPS_FILE]["pass"][-1].as_py())
-        if sum(table.nbytes for table in self._tables.values()) >= PART_BYTES:
+        if sum(table.nbytes for table in self._tables.values()) >= self._part_bytes:
             self._part += 1
             self._tables = {file: empty_table(schema) for file, schema in self.schemas.items()}
 
@@ -107,11 +123,11 @@ class PartWriter:
 
     def _check(self, routing: pa.Table, steps: pa.Table) -> None:
         """Refuse what a reader of the finished trace would refuse."""
-        rows = {name: to_numpy(routing[name]) for name in (*PLACE, "layer")}
-        places = {name: to_numpy(steps[name]) for name in PLACE}
-        order.check_routing(self._where(ROUTING_FILE), rows, self._facts)
-        order.check_steps(self._where(STEPS_FILE), places, rows)
-        first = int(places["pass"][0])
+        places = {name: to_numpy(routing[name]) for name in (*PLACE, "layer")}
+        step_places = {name: to_numpy(steps[name]) for name in PLACE}
+        order.check_routing(self._where(ROUTING_FILE), places, complete=False)
+        order.check_steps(self._where(STEPS_FILE), step_places, places)
+        first = int(step_places["pass"][0])
         if self._last_pass is not None and first != self._last_pass + 1:
             raise ValueError(f"pass {first} was written after pass {self._last_pass}")
 
@@ -126,21 +142,23 @@ class PartWriter:
             raise ValueError(f"{file} has no column {', '.join(sorted(unknown))}")
         counts = [len(columns["step"]) for columns in passes]
         where = self._where(file)
-        arrays = []
+        columns, valid = {}, {}
         for field in schema:
-            values, valid = _gather(field, [c.get(field.name) for c in passes], counts)
-            arrays.append(from_numpy(values, field.type, sum(counts), valid))
+            name = field.name
+            values, known = _gather(field, [c.get(name) for c in passes], counts)
+            columns[name], valid[name] = values, known
             if values is not None:
-                self.filled.add(field.name)
-                rows = valid if field.name in WHOLE_LISTS else None
-                checks.check_values(where, field.name, values, rows, self._facts)
-        return pa.Table.from_arrays(arrays, schema=schema)
+                self.filled_columns.add(name)
+            if isinstance(values, np.ndarray):
+                rows = known if name in WHOLE_LISTS else None
+                checks.check_values(checks.Column(where, name, values, rows), self._model)
+        return to_table(columns, schema, sum(counts), valid)
 
 
 def _gather(
     field: pa.Field, given: Sequence[Any], counts: Sequence[int]
-) -> tuple[Any, np.ndarray | None]:
-    """Join what each pass gives for a column; return the values and which are not null."""
+) -> tuple[Values | None, np.ndarray | None]:
+    """Join what each pass gives for a column; return the values, and which are not null."""
     if all(values is None for values in given):
         if not field.nullable:
             raise ValueError(f"the column {field.name!r} must be given")
@@ -150,12 +168,12 @@ def _gather(
         return [v for values, n in pairs for v in ([None] * n if values is None else values)], None
     null = NULLS.get(field.name, 0)
     joined = empty(field.type, sum(counts))
-    present = np.ones(len(joined), dtype=bool)
+    is_given = np.ones(len(joined), dtype=bool)
     at = 0
     for values, count in zip(given, counts, strict=True):
         joined[at : at + count] = null if values is None else values
-        present[at : at + count] = values is not None
+        is_given[at : at + count] = values is not None
         at += count
     if field.name in WHOLE_LISTS or not field.nullable:
-        return joined, present
+        return joined, is_given
     return joined, ~np.isnan(joined) if joined.dtype.kind == "f" else joined != null

@@ -1,34 +1,31 @@
-"""`Trace`: a trace opened for reading, column by column."""
+"""`Trace`: a trace opened for reading, column by column.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+In: a ``.trace`` directory, or tables in memory. Out: its sizes, its columns as numpy arrays, the arrays
+of its layers. What the values mean for a cache or a predictor, this module does not know.
+"""
+
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace import checks, order, storage, typecheck
-from tracekit.trace.columns import NULLS, to_numpy, valid_rows
+from tracekit.trace import storage, validation
+from tracekit.trace.checked import CheckedColumns, locked
+from tracekit.trace.checks import Locate
 from tracekit.trace.digest import digest
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
-from tracekit.trace.rows import Rows, TableRows, all_null, width
-from tracekit.trace.schema import (
-    DECODE,
-    LAYERS_FILE,
-    ROUTING_FILE,
-    STEPS_FILE,
-    routing_schema,
-    steps_schema,
-)
+from tracekit.trace.html import trace_html
+from tracekit.trace.layers import LayerTable
+from tracekit.trace.passes import blocks
+from tracekit.trace.rows import Rows, TableRows
+from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 from tracekit.trace.steps import steps_of
 
-# Small columns that nearly every question needs: read once, kept.
-KEPT = ("turn", "pass", "phase", "step", "layer", "experts")
-# All that a trace can have; other columns are their author's, and not checked.
-COLUMNS = frozenset(routing_schema(1, 1, 1).names)
-STEP_COLUMNS = frozenset(steps_schema(1).names)
+# Small columns that nearly every question needs: read once, then kept in memory.
+CACHED = ("turn", "pass", "phase", "step", "layer", "experts")
 # On open, columns up to this size are checked value by value; larger ones as they are read.
 CHECKED_ON_OPEN_BYTES = 64 << 20
 
@@ -44,6 +41,8 @@ class Trace:
         The content of ``trace.json``.
     path : Path or None
         The directory; None of a trace in memory.
+    name : str
+        What sentences call the trace.
     warnings : list of str
         What a reader of results should know, one plain sentence each: an interrupted recording.
     """
@@ -57,46 +56,62 @@ class Trace:
         path: Path | None = None,
         warnings: Sequence[str] = (),
         name: str | None = None,
+        locate: Locate | None = None,
     ):
         self.facts = facts
         self.path = path
         self.warnings = list(warnings)
         self.name = name or (str(path) if path else "the trace")
-        self._layers = layers
-        self._routing = routing
-        self._steps = steps
-        self._locate: checks.Locate | None = None
-        self._kept: dict[str, np.ndarray] = {}
-        self._unchecked: set[str] = set()  # too large to check on open
+        self._routing = self._columns(ROUTING_FILE, routing, locate)
+        self._steps = self._columns(STEPS_FILE, steps)
+        self._layers = self._columns(LAYERS_FILE, layers)
+        self._layer_table = LayerTable(self._layers, self.name)
+
+    def _columns(self, file: str, rows: Rows, locate: Locate | None = None) -> CheckedColumns:
+        called = str(self.path / file) if self.path else f"{self.name} ({file})"
+        if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
+            return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate)
+        return CheckedColumns(rows, called, self.facts.model)
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
 
+    def _repr_html_(self) -> str:
+        return trace_html(self)
+
     @classmethod
-    def open(cls, path: str | Path, validate: bool = True) -> "Trace":
+    def open(
+        cls,
+        path: str | Path,
+        validate: bool = True,
+        *,
+        most_bytes_checked: int = CHECKED_ON_OPEN_BYTES,
+    ) -> "Trace":
         """Open the trace directory `path`.
 
-        A recording that was killed is read up to the last pass that it wrote whole; `warnings`
-        then says so.
+        A recording that was killed is read up to the last pass that it wrote as a whole; `warnings`
+        then says so. ``tracekit.open_trace`` opens files of other formats and ``bundled:NAME``, too.
 
         Parameters
         ----------
         path : str or Path
         validate : bool
-            Check the schema and every value of the columns up to 64 MiB. Larger columns are
-            checked as they are read, so that a huge trace opens fast.
+            Check the schema and the values.
+        most_bytes_checked : int
+            Columns of the routings up to this size are checked at once. Larger ones are checked as
+            they are read, so that a huge trace opens fast.
 
         Raises
         ------
         TraceError
             The directory is no trace, or the trace is not as it should be; the sentence names the
-            file, the row, the column, the value and the mend.
+            file, the row, the column, the value and the remedy.
         """
         path = Path(path)
-        found = storage.find(path)
-        trace = cls(found.facts, found.layers, found.routing, found.steps, path, found.warnings)
+        files = storage.read_directory(path)
+        trace = cls(files.facts, files.layers, files.routing, files.steps, path, files.warnings)
         if validate:
-            trace.validate()
+            trace.validate(most_bytes_checked)
         return trace
 
     @classmethod
@@ -109,7 +124,7 @@ class Trace:
         *,
         name: str | None = None,
         warnings: Sequence[str] = (),
-        locate: Callable[[int, int], str] | None = None,
+        locate: Locate | None = None,
     ) -> "Trace":
         """Make a trace of tables in memory and validate it.
 
@@ -117,8 +132,8 @@ class Trace:
         ----------
         facts : TraceFacts
         layers, routing, steps : pa.Table
-            Of the columns that ``tracekit.trace.schema`` lists. Without `steps`, one row stands
-            for each (turn, step) of `routing`, with nothing but its place.
+            With the columns that ``tracekit.trace.schema`` lists. Without `steps`, each (turn, step)
+            of `routing` gets one row, in which only its place is not null.
         name : str, optional
             What error messages call the trace, for instance the file it was imported from.
         warnings : sequence of str
@@ -131,29 +146,28 @@ class Trace:
             As for `open`.
         """
         given = routing.slice(0, 0) if steps is None else steps
-        trace = cls(
-            facts,
-            TableRows(layers),
-            TableRows(routing),
-            TableRows(given),
-            warnings=warnings,
-            name=name,
-        )
-        trace._locate = locate
+        tables = TableRows(layers), TableRows(routing), TableRows(given)
+        trace = cls(facts, *tables, warnings=warnings, name=name, locate=locate)
         facts.check(trace.name)
-        trace._check_routing(checked_bytes=routing.nbytes)
+        validation.check_routing_file(trace._routing, trace.complete, routing.nbytes)
         if steps is None:
-            trace._steps = TableRows(steps_of(trace.routing(KEPT)))
-        trace._check_rest()
-        trace._locate = None  # it may hold the text of a file
+            table = steps_of(trace.routing(CACHED))
+            trace._steps = trace._columns(STEPS_FILE, TableRows(table))
+        trace._validate_layers_and_steps()
+        trace._routing.locate = None  # it may hold the text of a file
         return trace
 
     # ---- size ------------------------------------------------------------------------------
 
     @property
     def n_rows(self) -> int:
-        """How many routings the trace holds."""
-        return self._routing.n_rows
+        """How many routings the trace has."""
+        return self._routing.rows.n_rows
+
+    @property
+    def n_steps(self) -> int:
+        """How many (turn, step) the trace has."""
+        return self._steps.rows.n_rows
 
     @property
     def n_layer(self) -> int:
@@ -172,13 +186,18 @@ class Trace:
 
     @property
     def complete(self) -> bool:
-        """False of a recording that was cut short."""
+        """Whether the recording came to its end; False if it was cut short."""
         return self.facts.complete
 
     @property
     def n_turns(self) -> int:
         """How many turns have a routing."""
         return len(np.unique(self.routing(["turn"])["turn"]))
+
+    @cached_property
+    def n_decoded(self) -> int:
+        """How many tokens were decoded."""
+        return int(np.count_nonzero(self.steps(["phase"])["phase"] == DECODE))
 
     @property
     def budget_bytes(self) -> int | None:
@@ -190,18 +209,27 @@ class Trace:
     def rows(self, file: str) -> Rows:
         """Return the rows of ``routing.parquet``, ``steps.parquet`` or ``layers.parquet``.
 
-        For code that moves whole tables; questions go to `routing`, `iter_routing` and `steps`.
+        This is for code that moves whole tables; questions go to `routing`, `iter_routing` and
+        `steps`.
         """
         files = {ROUTING_FILE: self._routing, STEPS_FILE: self._steps, LAYERS_FILE: self._layers}
-        return files[file]
+        return files[file].rows
+
+    def table(self, file: str) -> pa.Table:
+        """Return all columns of ``routing.parquet``, ``steps.parquet`` or ``layers.parquet``.
+
+        It may be larger than memory where the trace has logits or gate inputs.
+        """
+        rows = self.rows(file)
+        return rows.read(rows.schema.names)
 
     def has(self, column: str) -> bool:
-        """Say whether a column of ``routing.parquet`` is there and not all null; cheap."""
-        return self._routing.has_values(column)
+        """Say whether a column of ``routing.parquet`` exists and is not all null; cheap."""
+        return self._routing.rows.has_values(column)
 
     def has_steps(self, column: str) -> bool:
-        """Say whether a column of ``steps.parquet`` is there and not all null; cheap."""
-        return self._steps.has_values(column)
+        """Say whether a column of ``steps.parquet`` exists and is not all null; cheap."""
+        return self._steps.rows.has_values(column)
 
     def routing(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Return whole columns of the routings, in (pass, layer, step) order.
@@ -224,10 +252,8 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        wanted = [c for c in columns if c not in self._kept]
-        read = self._block(wanted, 0, self.n_rows) if wanted else {}
-        self._kept.update((c, _locked(read[c])) for c in wanted if c in KEPT)
-        return {c: self._kept[c] if c in self._kept else read[c] for c in columns}
+        self._require(columns, self._routing, "routings")
+        return self._routing.whole(columns)
 
     def iter_routing(
         self, columns: Sequence[str], phase: int | None = None
@@ -249,45 +275,15 @@ class Trace:
         dict of str to numpy.ndarray
             As of `routing`.
         """
-        kept = self.routing(["pass", "phase"])
-        passes, phases = kept["pass"], kept["phase"]
-        start = 0
-        for end in self._routing.group_ends:
-            stop = int(end)
-            if stop < self.n_rows and phases[stop] == DECODE:
-                stop = int(np.searchsorted(passes, passes[stop], side="left"))
-            if stop <= start:
-                continue
-            mask = None if phase is None else phases[start:stop] == phase
-            if mask is None or mask.all():
-                yield self._block(columns, start, stop)
-            elif mask.any():
-                block = self._block(columns, start, stop)
-                yield {name: values[mask] for name, values in block.items()}
-            start = stop
-
-    def _block(self, columns: Sequence[str], start: int, stop: int) -> dict[str, np.ndarray]:
         self._require(columns, self._routing, "routings")
-        table = self._routing.read(columns, start, stop)
-        block = {}
-        for name in columns:
-            if name in self._unchecked:
-                values = self._checked(ROUTING_FILE, table, name, start)
-            else:
-                values = to_numpy(table[name], NULLS.get(name, 0))
-            block[name] = values.astype(np.float32) if values.dtype == np.float16 else values
-        return block
-
-    def _checked(self, file: str, table: pa.Table, name: str, first_row: int = 0) -> np.ndarray:
-        column = table[name]
-        where = self._where(file, first_row)
-        if name in ("logits", "gate_input"):
-            where = replace(where, locate=self._token_place)
-        valid = valid_rows(column)
-        values = to_numpy(column, NULLS.get(name, 0))
-        checks.check_nulls(where, name, column, valid)
-        checks.check_values(where, name, values, valid, self.facts)
-        return values
+        place = self.routing(["pass", "phase"])
+        for start, stop in blocks(self._routing.rows.group_ends, place["pass"], place["phase"]):
+            wanted = None if phase is None else place["phase"][start:stop] == phase
+            if wanted is None or wanted.all():
+                yield self._routing.read(columns, start, stop)
+            elif wanted.any():
+                block = self._routing.read(columns, start, stop)
+                yield {name: values[wanted] for name, values in block.items()}
 
     def steps(
         self, columns: Sequence[str], start: int = 0, stop: int | None = None
@@ -313,25 +309,14 @@ class Trace:
             A column is not in the trace or cannot be read.
         """
         self._require(columns, self._steps, "steps")
-        table = self._steps.read(columns, start, stop)
-        return {c: self._checked(STEPS_FILE, table, c, start) for c in columns}
+        return self._steps.read(columns, start, stop)
 
-    @property
-    def n_steps(self) -> int:
-        """How many (turn, step) the trace holds."""
-        return self._steps.n_rows
-
-    @cached_property
-    def n_decoded(self) -> int:
-        """How many tokens were decoded."""
-        return int(np.count_nonzero(self.steps(["phase"])["phase"] == DECODE))
-
-    def _require(self, columns: Sequence[str], rows: Rows, file: str) -> None:
+    def _require(self, columns: Sequence[str], file: CheckedColumns, kind: str) -> None:
         for column in columns:
-            if column not in rows.schema.names:
+            if column not in file.names:
                 raise TraceError(
-                    f"{self.name} has no column {column!r} in its {file}; "
-                    f"it has: {', '.join(rows.schema.names)}."
+                    f"{self.name} has no column {column!r} in its {kind}; "
+                    f"it has: {', '.join(file.names)}."
                 )
 
     # ---- layers ----------------------------------------------------------------------------
@@ -339,27 +324,25 @@ class Trace:
     @property
     def layers(self) -> pa.Table:
         """The table of layers, router matrices included."""
-        return self._layers.read(self._layers.schema.names)
+        return self.table(LAYERS_FILE)
 
     @cached_property
     def moe_layers(self) -> np.ndarray:
         """Model numbers of the layers that routed, ascending, int16 [L].
 
-        Of a trace without a single routing, those that have an expert size. A layer with experts
-        that never ran (a draft head) is not among them: no token touches it.
+        A layer with experts that never ran (a draft head) is not among them: no token touches it.
+        In a trace without a single routing, they are the layers that have an expert size.
         """
         seen = np.bincount(self.routing(["layer"])["layer"], minlength=1)
         if not seen.any():
             layers = self.layer_columns
-            return _locked(layers["layer"][layers["expert_bytes"] >= 0])
-        return _locked(np.flatnonzero(seen).astype(np.int16))
+            return locked(layers["layer"][layers["expert_bytes"] >= 0])
+        return locked(np.flatnonzero(seen).astype(np.int16))
 
-    @cached_property
+    @property
     def layer_columns(self) -> dict[str, np.ndarray]:
         """The scalar columns of the layers: `layer`, `expert_bytes`, `dense_bytes` (-1: null)."""
-        columns = ["layer", "expert_bytes", "dense_bytes"]
-        table = self._layers.read(columns)
-        return {c: _locked(self._checked(LAYERS_FILE, table, c)) for c in columns}
+        return self._layer_table.scalars
 
     @property
     def expert_bytes(self) -> np.ndarray:
@@ -368,19 +351,9 @@ class Trace:
         Raises
         ------
         TraceError
-            The size of a layer's experts is not known: taken as nothing, that layer would always
-            hit.
+            The size of a layer's experts is not known. Taken as 0, that layer would always hit.
         """
-        known = self.layer_columns
-        size = dict(zip(known["layer"].tolist(), known["expert_bytes"].tolist(), strict=True))
-        sizes = [size.get(layer, -1) for layer in self.moe_layers.tolist()]
-        if -1 in sizes:
-            layer = self.moe_layers[sizes.index(-1)]
-            raise TraceError(
-                f"{self.name} does not say how many bytes an expert of layer {layer} has "
-                "(expert_bytes), so a cache cannot be replayed; add the size to its layers."
-            )
-        return np.array(sizes, dtype=np.int64)
+        return self._layer_table.expert_bytes(self.moe_layers)
 
     @property
     def bank_bytes(self) -> int:
@@ -393,7 +366,7 @@ class Trace:
         return int(self.expert_bytes.sum()) * self.top_k
 
     def layer_array(self, layer: int, name: str) -> np.ndarray | None:
-        """Return an array of a layer, None where the trace does not carry it.
+        """Return an array of a layer, None where the trace does not have it.
 
         Parameters
         ----------
@@ -409,74 +382,23 @@ class Trace:
         Raises
         ------
         TraceError
-            The array has not as many values as the model's facts ask for.
+            The array has another number of values than the model's facts ask for, or one that is
+            not finite.
         """
-        row = np.flatnonzero(self.layer_columns["layer"] == layer)
-        if len(row) == 0 or name not in self._layers.schema.names:
-            return None
-        value = self._layers.read([name], int(row[0]), int(row[0]) + 1)[name]
-        if value.null_count:
-            return None
-        values = to_numpy(value.chunk(0).flatten(), np.nan)
-        where = self._where(LAYERS_FILE).at(row[0])
-        return checks.shape_layer_array(where, layer, name, values, self.facts.model)
+        return self._layer_table.array(layer, name)
 
-    # ---- trust -----------------------------------------------------------------------------
+    # ---- identity and validation -----------------------------------------------------------
 
     @cached_property
     def digest(self) -> str:
         """A sha256 of what the trace says, the same for a file and for its import."""
         return digest(self.facts.model, self.layer_columns, lambda name: self.routing([name])[name])
 
-    def validate(self) -> None:
-        """Check schema and values; see `open`.
+    def validate(self, most_bytes_checked: int = CHECKED_ON_OPEN_BYTES) -> None:
+        """Check schema and values; arguments and errors are those of `open`."""
+        validation.check_routing_file(self._routing, self.complete, most_bytes_checked)
+        self._validate_layers_and_steps()
 
-        Raises
-        ------
-        TraceError
-        """
-        self._check_routing(CHECKED_ON_OPEN_BYTES)
-        self._check_rest()
-
-    def _check_routing(self, checked_bytes: int) -> None:
-        schema = self._routing.schema
-        typecheck.check_routing_types(self._file(ROUTING_FILE), schema, self.facts.model)
-        rows = {f.name: self.n_rows * width(f.type) for f in schema if f.name in COLUMNS}
-        small = [c for c in rows if c in KEPT or rows[c] <= checked_bytes]
-        table = self._routing.read(small)
-        for column in small:
-            if column in KEPT:
-                self._kept[column] = _locked(self._checked(ROUTING_FILE, table, column))
-            elif not all(all_null(chunk) for chunk in table[column].chunks):
-                self._checked(ROUTING_FILE, table, column)
-        self._unchecked = set(rows).difference(small)
-        order.check_routing(self._where(ROUTING_FILE), self.routing(KEPT), self.facts)
-
-    def _check_rest(self) -> None:
-        steps_file, layers_file = self._file(STEPS_FILE), self._file(LAYERS_FILE)
-        typecheck.check_steps_types(steps_file, self._steps.schema, self.facts.model)
-        typecheck.check_layers_types(layers_file, self._layers.schema)
-        checks.check_layers(self._where(LAYERS_FILE), self.layer_columns, self.facts)
-        # Embeddings can be large: they are checked as they are read.
-        known = [c for c in self._steps.schema.names if c in STEP_COLUMNS - {"embedding"}]
-        steps = self.steps(known)
-        order.check_steps(self._where(STEPS_FILE), steps, self.routing(KEPT))
-
-    def _file(self, file: str) -> str:
-        return str(self.path / file) if self.path else f"{self.name} ({file})"
-
-    def _token_place(self, row: int, slot: int) -> str:
-        """Name a routing by its token and layer too: what a model computed is looked up there."""
-        kept = self.routing(["turn", "step", "layer"])
-        token = ", ".join(f"{name} {values[row]}" for name, values in kept.items())
-        return f"{self._where(ROUTING_FILE).at(row, slot)} ({token})"
-
-    def _where(self, file: str, first_row: int = 0) -> checks.Where:
-        locate = self._locate if file == ROUTING_FILE else None
-        return checks.Where(self._file(file), first_row, locate)
-
-
-def _locked(values: np.ndarray) -> np.ndarray:
-    """Make `values` read-only: the trace keeps them, and answers the next question with them."""
-    values.flags.writeable = False
-    return values
+    def _validate_layers_and_steps(self) -> None:
+        validation.check_layers_file(self._layers, self._layer_table)
+        validation.check_steps_file(self._steps, self.routing(CACHED))

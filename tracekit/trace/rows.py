@@ -1,4 +1,8 @@
-"""Where the rows of a trace come from: a table in memory, or Parquet files on disk."""
+"""Where the rows of a trace come from: a table in memory, or Parquet files on disk.
+
+In: a table, or paths. Out: tables of the columns and rows that are asked for. This module knows
+nothing of what the columns mean.
+"""
 
 import copy
 import os
@@ -23,24 +27,29 @@ PROBE_BYTES = 1 << 20
 def width(arrow_type: pa.DataType) -> int:
     """Return the bytes of a value of `arrow_type`, 16 where they vary."""
     if pa.types.is_fixed_size_list(arrow_type):
-        return arrow_type.list_size * width(arrow_type.value_type)
-    return max(1, arrow_type.bit_width // 8) if pa.types.is_primitive(arrow_type) else 16
+        return int(arrow_type.list_size) * width(arrow_type.value_type)
+    return max(1, int(arrow_type.bit_width) // 8) if pa.types.is_primitive(arrow_type) else 16
 
 
 def all_null(array: pa.Array) -> bool:
-    """Say whether every value, and of lists every element, is null."""
+    """Say whether every value is null; a list is null if all its elements are."""
     if array.null_count == len(array):
         return True
     if not pa.types.is_fixed_size_list(array.type):
         return False
-    # Under a null list stand elements that may not be null themselves: flatten() leaves them out.
+    # A null list may have elements that are not null; flatten() leaves them out.
     inside = array.flatten() if array.null_count else elements(array)
-    return inside.null_count == len(inside)
+    return bool(inside.null_count == len(inside))
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while reading `path` into one sentence."""
+    """Turn an error while reading `path` into one sentence.
+
+    Raises
+    ------
+    TraceError
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -50,9 +59,9 @@ def reading(path: Path) -> Iterator[None]:
     except PermissionError as error:
         raise TraceError(f"{path} may not be read; give yourself read permission.") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        fault = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise TraceError(
-            f"{path} is cut short or damaged ({what}); copy, record or import it again."
+            f"{path} is cut short or damaged ({fault}); copy, record or import it again."
         ) from error
 
 
@@ -91,9 +100,9 @@ class TableRows:
 class FileRows:
     """The rows of one Parquet file, or of several that continue each other.
 
-    Files are opened for each read and closed again: an interrupted recording may have left more
-    parts than a process may hold open. What row groups hold is learnt by reading their smallest
-    column, never from their metadata, whose accessors end the process when a footer is damaged.
+    A file is opened for each read and then closed, because an interrupted recording may have left
+    more parts than a process may hold open. The length of a row group is learnt by reading its
+    smallest column, never from its metadata: their accessors end the process if a footer is damaged.
 
     Parameters
     ----------
@@ -102,7 +111,7 @@ class FileRows:
 
     def __init__(self, paths: Sequence[Path]):
         self._paths = list(paths)
-        self._groups: list[tuple[int, int]] = []  # (file, row group in it)
+        self._groups: list[tuple[int, int]] = []  # (index of the file, row group in it)
         lengths = []
         for index, path in enumerate(self._paths):
             with _opened(path) as file:
@@ -129,9 +138,9 @@ class FileRows:
 
     def cut(self, n_rows: int) -> "FileRows":
         """Return the first `n_rows` rows."""
-        first = copy.copy(self)
-        first.n_rows = n_rows
-        return first
+        shorter = copy.copy(self)
+        shorter.n_rows = n_rows
+        return shorter
 
     def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
         """Return rows `start` to `stop` of `columns`, reading only the row groups they are in."""
@@ -171,7 +180,9 @@ class FileRows:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    name = os.fsencode(path)  # which need not be text
+    if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
+        raise TraceError(f"{path} is no file; copy, record or import the trace again.")
+    name = os.fsencode(path)  # it need not be valid text
     with (
         reading(path),
         pa.OSFile(name) as data,
@@ -183,7 +194,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 def _smallest(schema: pa.Schema) -> str:
     if not len(schema):
         raise pa.ArrowInvalid("it has no columns")
-    return min(schema, key=lambda field: width(field.type)).name
+    return str(min(schema, key=lambda field: width(field.type)).name)
 
 
 Rows = TableRows | FileRows

@@ -1,4 +1,4 @@
-"""The trace format: files of a ``NAME.trace`` directory, their columns and codes."""
+"""The trace format: the files of a ``NAME.trace`` directory, their columns and codes."""
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ def routing_schema(
 def steps_schema(n_embd: int | None = None) -> pa.Schema:
     """Columns of ``steps.parquet``: one row per (turn, step).
 
-    Of a prefill pass the totals (wall_ms … hits) stand on its last row and are null on the others.
+    A prefill pass has its totals (wall_ms … hits) on its last row; they are null on the others.
     """
     fields = [
         pa.field("turn", pa.int32(), nullable=False),

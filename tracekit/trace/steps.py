@@ -1,17 +1,19 @@
-"""The steps of a trace that records none of its own: one row for each (turn, step) routed."""
+"""The steps that follow from the routings, for a trace whose source recorded none.
 
-from collections.abc import Mapping
+In: the place of each routing. Out: a table with one row for each (turn, step) that routed.
+"""
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace.columns import from_numpy
+from tracekit.trace.checks import Arrays
+from tracekit.trace.columns import to_table
 from tracekit.trace.schema import PREFILL, steps_schema
 
 PLACE = ("turn", "pass", "step", "phase")
 
 
-def steps_of(rows: Mapping[str, np.ndarray]) -> pa.Table:
+def steps_of(rows: Arrays) -> pa.Table:
     """Return the table of steps that the routings `rows` imply; only their place is not null.
 
     Parameters
@@ -26,11 +28,4 @@ def steps_of(rows: Mapping[str, np.ndarray]) -> pa.Table:
     decode = first[rows["phase"][first] != PREFILL]
     at = np.concatenate((decode, prefill))
     at = at[np.lexsort((rows["step"][at], rows["pass"][at]))]
-    schema = steps_schema()
-    return pa.Table.from_arrays(
-        [
-            from_numpy(rows[f.name][at] if f.name in PLACE else None, f.type, len(at))
-            for f in schema
-        ],
-        schema=schema,
-    )
+    return to_table({name: rows[name][at] for name in PLACE}, steps_schema(), len(at))

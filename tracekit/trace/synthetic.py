@@ -1,19 +1,22 @@
 """Synthetic traces with the structure of real routing, for tests, benchmarks and examples.
 
-The model behind them: a token's hidden vector mixes a slowly drifting topic, the embedding of its
-token (frequent tokens recur) and the context of its neighbours; each layer nudges it a little. A constant
-part that all tokens share, read by the routers, makes some experts popular (Zipf). So experts
-recur from token to token, differ in popularity, change with the topic, and a layer's routing can
-be guessed from the gate input of the layer before.
+In: sizes and a seed. Out: a `Trace` in memory. No model is run.
+
+A token's hidden vector mixes a slowly drifting topic, the embedding of its token (frequent tokens
+recur) and the context of its neighbours; each layer changes it a little. All tokens share a constant
+part, which the routers read; it makes some experts popular (Zipf). So experts recur from token to
+token, differ in popularity and change with the topic, and a layer's routing can be guessed from the
+gate input of the layer before.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace.columns import from_numpy
+from tracekit.trace.columns import Values, to_table
 from tracekit.trace.facts import ModelFacts, TraceFacts
 from tracekit.trace.reader import Trace
 from tracekit.trace.schema import DECODE, PREFILL, routing_schema, steps_schema
@@ -21,8 +24,8 @@ from tracekit.trace.writer import layers_table
 
 VOCABULARY = 1024
 NORM_EPS = 1e-6
-# Tokens drawn at a time: so few that a product stays on one thread, where it is as fast and always
-# sums in the same order.
+# Tokens generated at a time: so few that a matrix product stays on one thread, where it is as fast
+# and always sums in the same order.
 CHUNK = 32
 
 # Shares of the variance of a hidden vector, and correlations, chosen so that routings repeat about
@@ -90,7 +93,7 @@ def synthesize(
     model = _Model.draw(rng, n_moe, n_expert, n_embd)
     decoded = [len(part) for part in np.array_split(np.arange(n_tokens), n_turns)]
     lengths = [prefill + n for n in decoded]
-    drawn = _draw(rng, model, lengths, top_k, logits, gate_inputs)
+    run = _run(rng, model, lengths, top_k, logits, gate_inputs)
     place = _place(lengths, prefill, n_moe)
     facts = TraceFacts(
         model=ModelFacts(
@@ -108,13 +111,13 @@ def synthesize(
         ended="length",
         seed=seed,
     )
-    layers = [{"layer": layer} for layer in range(dense_layers)]
+    layers: list[dict[str, Any]] = [{"layer": layer} for layer in range(dense_layers)]
     for moe, size in enumerate(sizes):
         layers.append({"layer": dense_layers + moe, "expert_bytes": size})
         if gate_inputs:
             layers[-1] |= {"router_matrix": model.routers[moe], "norm_weight": np.ones(n_embd)}
-    routing = _routing_table(drawn, place, dense_layers)
-    steps = _steps_table(drawn, lengths, prefill, model if gate_inputs else None)
+    routing = _routing_table(run, place, dense_layers)
+    steps = _steps_table(run, lengths, prefill, model if gate_inputs else None)
     return Trace.from_tables(
         facts, layers_table(layers), routing, steps, name=f"synthetic trace (seed {seed})"
     )
@@ -136,7 +139,7 @@ class _Model:
         routers = rng.standard_normal((n_moe, n_expert, n_embd), dtype=np.float32)
         popularity = -POPULARITY * np.log(np.arange(1, n_expert + 1))
         popularity = np.stack([rng.permutation(popularity) for _ in range(n_moe)])
-        # What a router makes of the shared part is the popularity and nothing else.
+        # A router turns the shared part into the popularity of its experts, and into nothing else.
         along = popularity.astype(np.float32) / np.float32(np.sqrt(n_embd))
         along -= routers @ shared / np.float32(n_embd)
         routers += along[..., None] * shared
@@ -147,8 +150,8 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """What the model did with T tokens: tokens [T], and per MoE layer [T, L, ...]."""
+class _Run:
+    """What the model did with T tokens: tokens [T], and for each MoE layer [T, L, ...]."""
 
     tokens: np.ndarray
     experts: np.ndarray
@@ -160,20 +163,20 @@ class _Drawn:
 def _drift(state: np.ndarray, noise: np.ndarray, correlation: float) -> np.ndarray:
     """Turn `noise` [n, ...] in place into a series that drifts on from `state`; return its end."""
     noise *= np.float32(np.sqrt(1 - correlation**2))
-    for now in noise:
-        now += np.float32(correlation) * state
-        state = now
+    for at in range(len(noise)):
+        noise[at] += np.float32(correlation) * state
+        state = noise[at]
     return state.copy()
 
 
-def _draw(
+def _run(
     rng: np.random.Generator,
     model: _Model,
     lengths: Sequence[int],
     top_k: int,
     logits: bool,
     gate_inputs: bool,
-) -> _Drawn:
+) -> _Run:
     n_moe, n_expert, n_embd = model.routers.shape
     total = sum(lengths)
     tokens = rng.choice(VOCABULARY, size=total, p=model.frequency)
@@ -184,7 +187,7 @@ def _draw(
     matrices = np.ascontiguousarray(model.routers.transpose(0, 2, 1))
     starts = np.cumsum([0, *lengths])
     for turn, length in enumerate(lengths):
-        topic = rng.standard_normal(n_embd, dtype=np.float32)
+        topic = rng.standard_normal((n_embd,), dtype=np.float32)
         context = rng.standard_normal((n_moe, n_embd), dtype=np.float32)
         for first in range(0, length, CHUNK):
             n = min(CHUNK, length - first)
@@ -193,8 +196,8 @@ def _draw(
             topic = _drift(topic, topics, TOPIC_DRIFT)
             hidden = rng.standard_normal((n, n_moe, n_embd), dtype=np.float32)
             context = _drift(context, hidden, CONTEXT_DRIFT)
-            # Layer 0 sees the token and its context; each next layer a nudged copy. The topic is
-            # what all layers keep.
+            # Layer 0 sees the token and its context, each next layer a changed copy; all layers
+            # see the topic.
             hidden[:, 0] *= np.float32(np.sqrt(1 - TOKEN_SHARE))
             hidden[:, 0] += np.float32(np.sqrt(TOKEN_SHARE)) * model.embeddings[tokens[here]]
             layers = np.ascontiguousarray(hidden.transpose(1, 0, 2))
@@ -213,13 +216,14 @@ def _draw(
                 all_logits[here] = scores.transpose(1, 0, 2)
             if all_inputs is not None:
                 all_inputs[here] = inputs.transpose(1, 0, 2)
-    return _Drawn(tokens, experts, weights, all_logits, all_inputs)
+    return _Run(tokens, experts, weights, all_logits, all_inputs)
 
 
 def _norm(vectors: np.ndarray) -> np.ndarray:
     """Divide each vector by its root mean square, as a layer does before its router."""
     square = np.einsum("...d,...d->...", vectors, vectors) / vectors.shape[-1]
-    return vectors / np.sqrt(square + np.float32(NORM_EPS))[..., None]
+    normed: np.ndarray = vectors / np.sqrt(square + np.float32(NORM_EPS))[..., None]
+    return normed
 
 
 def _largest(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -234,8 +238,8 @@ def _largest(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 def _place(lengths: Sequence[int], prefill: int, n_moe: int) -> dict[str, np.ndarray]:
     """Return where each routing belongs, in (pass, layer, step) order.
 
-    `token` counts over the whole trace and `moe` from the first MoE layer: together they say
-    which of the drawn routings it is.
+    `token` counts over the whole trace and `moe` from the first MoE layer: they are the indices of
+    the routing in a `_Run`.
     """
     columns: dict[str, list[np.ndarray]] = {
         name: [] for name in ("token", "moe", "turn", "pass", "phase", "step")
@@ -259,41 +263,37 @@ def _place(lengths: Sequence[int], prefill: int, n_moe: int) -> dict[str, np.nda
     return {name: np.concatenate(parts) for name, parts in columns.items()}
 
 
-def _routing_table(drawn: _Drawn, place: dict[str, np.ndarray], dense_layers: int) -> pa.Table:
-    _, n_moe, top_k = drawn.experts.shape
+def _routing_table(run: _Run, place: dict[str, np.ndarray], dense_layers: int) -> pa.Table:
+    _, n_moe, top_k = run.experts.shape
     row = place["token"] * n_moe + place["moe"]
-    in_order = len(row) == len(drawn.tokens) * n_moe and bool((np.diff(row) == 1).all())
-    columns = {name: place[name] for name in ("turn", "pass", "phase", "step")}
+    in_order = len(row) == len(run.tokens) * n_moe and bool((np.diff(row) == 1).all())
+    columns: dict[str, Values] = {n: place[n] for n in ("turn", "pass", "phase", "step")}
     columns["layer"] = place["moe"] + dense_layers
     schema = routing_schema(
         top_k,
-        None if drawn.logits is None else drawn.logits.shape[2],
-        None if drawn.gate_input is None else drawn.gate_input.shape[2],
+        None if run.logits is None else run.logits.shape[2],
+        None if run.gate_input is None else run.gate_input.shape[2],
     )
     for name in ("experts", "weights", "logits", "gate_input"):
-        values = getattr(drawn, name)
+        values = getattr(run, name)
         if values is not None:
             flat = values.reshape(-1, values.shape[2])
             columns[name] = flat if in_order else flat[row]
-    arrays = [from_numpy(columns.get(f.name), f.type, len(row)) for f in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return to_table(columns, schema, len(row))
 
 
-def _steps_table(
-    drawn: _Drawn, lengths: Sequence[int], prefill: int, model: _Model | None
-) -> pa.Table:
+def _steps_table(run: _Run, lengths: Sequence[int], prefill: int, model: _Model | None) -> pa.Table:
     step = np.concatenate([np.arange(length) for length in lengths])
     phase = np.where(step < prefill, PREFILL, DECODE)
     begins = (phase == DECODE) | (step == 0)
-    columns = {
+    columns: dict[str, Values] = {
         "turn": np.repeat(np.arange(len(lengths)), lengths),
         "pass": np.cumsum(begins) - 1,
         "step": step,
         "phase": phase,
-        "token": drawn.tokens,
+        "token": run.tokens,
     }
     if model is not None:
-        columns["embedding"] = model.embeddings[drawn.tokens]
+        columns["embedding"] = model.embeddings[run.tokens]
     schema = steps_schema(None if model is None else model.embeddings.shape[1])
-    arrays = [from_numpy(columns.get(f.name), f.type, len(step)) for f in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return to_table(columns, schema, len(step))

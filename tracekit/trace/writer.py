@@ -1,4 +1,8 @@
-"""Writing traces: a recording that survives being killed, and a finished trace in one go."""
+"""Writing traces: a recording that survives being killed, and a finished trace at once.
+
+In: passes as arrays, one after the other, or a `Trace`. Out: a ``.trace`` directory. This module knows
+nothing of models or engines.
+"""
 
 import os
 import time
@@ -16,12 +20,19 @@ import pyarrow as pa
 
 from tracekit.trace import storage
 from tracekit.trace.atomic import sync_names, write_facts, writing
-from tracekit.trace.columns import empty_table, from_numpy
+from tracekit.trace.columns import Values, empty_table, to_table
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.folder import TraceFolder
-from tracekit.trace.parts import WHOLE_LISTS, Columns, PartWriter, pass_bytes
+from tracekit.trace.parts import (
+    GATHERED_BYTES,
+    PART_BYTES,
+    WHOLE_LISTS,
+    PartWriter,
+    PassColumns,
+    pass_bytes,
+)
 from tracekit.trace.reader import Trace
 from tracekit.trace.rows import FileRows, TableRows
 from tracekit.trace.schema import (
@@ -33,24 +44,24 @@ from tracekit.trace.schema import (
     steps_schema,
 )
 
-# Passes may wait for the encoder up to this much memory; then `write_pass` waits for it.
+# Passes that wait for the encoder may take this much memory; beyond it `write_pass` waits.
 MOST_WAITING_BYTES = 64 << 20
 
 
 class TraceWriter:
     """Writes a trace as it is recorded.
 
-    Passes go to part files (`routing-00000.parquet` …) every `flush_ms`, each part written whole and
-    renamed; if the process is killed, `Trace.open` reads every part. `close` makes one file of them
-    and marks the trace complete. Used as a context manager, an exception leaves an incomplete trace
-    with all that was written, or nothing if nothing was.
+    Passes go to part files (`routing-00000.parquet` …) every `flush_ms`. Each part is written as a
+    whole and renamed; if the process is killed, `Trace.open` reads every part. `close` makes one file
+    of them and marks the trace complete. As a context manager it leaves an incomplete trace if an
+    exception is raised, or nothing if no pass was written.
 
     Parameters
     ----------
     path : str or Path
         The ``.trace`` directory to make.
     facts : TraceFacts
-        May be replaced (``writer.facts = …``) up to `close`, for instance to add a prompt.
+        May be replaced (``writer.facts = …``) until `close`, for instance to add a prompt.
     top_k : int
         Experts of a routing, as in ``facts.model``.
     n_expert : int, optional
@@ -62,9 +73,11 @@ class TraceWriter:
     force : bool
         Replace the trace that is at `path`; it stays until the new one has its first part.
     flush_ms : float
-        Write a part when the last was written so long ago; 0: with every pass.
+        Write a part when the last one is so old; 0: with every pass.
     threaded : bool
-        Encode and write on a thread of its own. What goes wrong there is raised by the next call.
+        Encode and write on a separate thread. The next call raises the errors of that thread.
+    gathered_bytes, part_bytes : int
+        As for `tracekit.trace.parts.PartWriter`.
 
     Raises
     ------
@@ -86,6 +99,8 @@ class TraceWriter:
         force: bool = False,
         flush_ms: float = 300.0,
         threaded: bool = True,
+        gathered_bytes: int = GATHERED_BYTES,
+        part_bytes: int = PART_BYTES,
     ):
         if top_k != facts.model.top_k:
             raise ValueError(f"top_k = {top_k}, but the facts say {facts.model.top_k}")
@@ -94,7 +109,7 @@ class TraceWriter:
         schemas = routing_schema(top_k, n_expert, n_embd, gate_dtype), steps_schema(n_embd)
         self._folder = TraceFolder(self.path, force)
         try:
-            self._parts = PartWriter(self._folder.now, facts, *schemas)
+            self._parts = PartWriter(self._folder.now, facts, *schemas, gathered_bytes, part_bytes)
             write_facts(self._folder.now, replace(facts, complete=False))
             if not os.path.lexists(self.path):
                 self._publish()
@@ -112,7 +127,7 @@ class TraceWriter:
     # ---- what a recorder calls -------------------------------------------------------------
 
     def write_layers(self, layers: pa.Table | Sequence[Mapping[str, Any]]) -> None:
-        """Write the table of layers; may be called again with more of them.
+        """Write the table of layers; a later call replaces it.
 
         Parameters
         ----------
@@ -124,15 +139,15 @@ class TraceWriter:
         Raises
         ------
         TracekitError
-            It, or an earlier pass, cannot be written.
+            The table or an earlier pass cannot be written.
         """
         table = layers if isinstance(layers, pa.Table) else layers_table(layers)
         self._submit(0, self._write_layers, table)
 
-    def write_pass(self, routing: Columns, steps: Columns) -> None:
+    def write_pass(self, routing: PassColumns, steps: PassColumns) -> None:
         """Write one whole pass.
 
-        The arrays are taken over, not copied: do not write into them afterwards.
+        The arrays are not copied: do not write into them afterwards.
 
         Parameters
         ----------
@@ -149,7 +164,7 @@ class TraceWriter:
         Raises
         ------
         TracekitError
-            An earlier pass cannot be written; what was closed as a part before is kept.
+            An earlier pass cannot be written; the parts before it are kept.
         """
         self._submit(pass_bytes(routing, steps), self._parts.add, routing, steps)
         if time.monotonic() - self._flushed_at >= self._flush_s:
@@ -157,7 +172,7 @@ class TraceWriter:
             self._submit(0, self._flush_parts)
 
     def flush(self) -> None:
-        """Close what was written as a part; when this returns, it survives a kill.
+        """Write a part with all passes so far; when this returns, they survive a kill.
 
         Raises
         ------
@@ -172,14 +187,14 @@ class TraceWriter:
         Parameters
         ----------
         complete : bool
-            False leaves the parts as they are and the trace marked incomplete.
+            False leaves the parts as they are and marks the trace incomplete.
         ended : str, optional
-            Why: ``"length"``, ``"end of text"``, ``"interrupted"``.
+            Why the recording ended: ``"length"``, ``"end of text"``, ``"interrupted"``.
 
         Raises
         ------
         TracekitError
-            What was closed as a part before is kept, in a trace marked incomplete.
+            The parts so far are kept, in a trace marked incomplete.
         """
         if self._closed:
             return
@@ -193,7 +208,7 @@ class TraceWriter:
             else:
                 write_facts(self._folder.now, self.facts)
         except BaseException:
-            self._let_go()
+            self._leave_what_is_written()
             raise
         self._folder.close()
 
@@ -209,10 +224,10 @@ class TraceWriter:
         if error is None:
             self.close()
         elif not self._closed:
-            # What went wrong is on its way to the caller; keep what can be kept.
+            # `error` goes on to the caller; an error of the last flush must not hide it.
             with suppress(TracekitError):
                 self._finish()
-            self._let_go()
+            self._leave_what_is_written()
 
     # ---- on the writer's thread ------------------------------------------------------------
 
@@ -221,7 +236,7 @@ class TraceWriter:
 
     def _flush_parts(self) -> None:
         self._parts.flush()
-        if self._parts.written and not self._folder.published:
+        if self._parts.has_written and not self._folder.published:
             self._publish()
 
     def _publish(self) -> None:
@@ -247,7 +262,7 @@ class TraceWriter:
         self._wait(MOST_WAITING_BYTES)
 
     def _wait(self, most_bytes: int) -> None:
-        """Take back what is done, and wait until at most `most_bytes` are still to be written."""
+        """Drop what is written, and wait until at most `most_bytes` are still to be written."""
         while self._waiting:
             future, n_bytes = self._waiting[0]
             if not (future.done() or most_bytes == 0 or self._waiting_bytes > most_bytes):
@@ -266,20 +281,20 @@ class TraceWriter:
             if self._executor is not None:
                 self._executor.shutdown(cancel_futures=True)
 
-    def _let_go(self) -> None:
-        """Leave what was written in its place, and nothing where nothing was."""
-        if self._parts.written and self._folder.published:
+    def _leave_what_is_written(self) -> None:
+        """Leave the parts that were written; remove the directory if there are none."""
+        if self._parts.has_written and self._folder.published:
             self._folder.close()
         else:
             self._folder.remove()
 
     def _compact(self, folder: Path) -> None:
-        """Make one file of the parts; until ``trace.json`` says complete, the parts count."""
-        parts = {file: storage.parts(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
+        """Make one file of the parts; readers use the parts until ``trace.json`` says complete."""
+        parts = {file: storage.part_paths(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
         for file, schema in self._parts.schemas.items():
             rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
-            kept = _without_empty_lists(schema, self._parts.filled.__contains__)
-            write_rows(folder / file, kept, rows)
+            filled = self._parts.filled_columns.__contains__
+            write_rows(folder / file, _without_empty_lists(schema, filled), rows)
         if not (folder / LAYERS_FILE).exists():
             write_layers(folder, layers_table([]))
         write_facts(folder, self.facts)
@@ -290,18 +305,18 @@ class TraceWriter:
 
 
 def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the table of layers for one mapping a layer; what a mapping lacks is null."""
+    """Return the table of layers for one mapping a layer; a value that it lacks is null."""
     schema = layers_schema()
-    arrays = []
+    columns: dict[str, Values] = {}
+    valid = {}
     for field in schema:
         given = [layer.get(field.name) for layer in layers]
         if pa.types.is_list(field.type):
-            arrays.append(from_numpy(given, field.type, len(given)))
-            continue
-        values = np.array([-1 if value is None else value for value in given], dtype=np.int64)
-        valid = np.array([value is not None for value in given], dtype=bool)
-        arrays.append(from_numpy(values, field.type, len(given), valid))
-    return pa.Table.from_arrays(arrays, schema=schema)
+            columns[field.name] = given
+        else:
+            columns[field.name] = np.array([-1 if v is None else v for v in given], dtype=np.int64)
+            valid[field.name] = np.array([v is not None for v in given], dtype=bool)
+    return to_table(columns, schema, len(layers), valid)
 
 
 def write_layers(folder: Path, table: pa.Table) -> None:
@@ -312,19 +327,20 @@ def write_layers(folder: Path, table: pa.Table) -> None:
     TracekitError
     """
     n_rows = table.num_rows
-    heavy = "router_matrix" in table.column_names and table["router_matrix"].null_count < n_rows
-    step = 1 if heavy else max(1, n_rows)
+    has_routers = "router_matrix" in table.column_names
+    has_routers = has_routers and table["router_matrix"].null_count < n_rows
+    step = 1 if has_routers else max(1, n_rows)
     groups = (table.slice(row, step) for row in range(0, n_rows, step))
     write_groups(folder / LAYERS_FILE, table.schema, groups)
 
 
-def _without_empty_lists(schema: pa.Schema, has: Callable[[str], bool]) -> pa.Schema:
-    """Leave out logits, gate inputs and embeddings that are all null: they would be slow to skip."""
-    return pa.schema([f for f in schema if f.name not in WHOLE_LISTS or has(f.name)])
+def _without_empty_lists(schema: pa.Schema, has_values: Callable[[str], bool]) -> pa.Schema:
+    """Leave out logits, gate inputs and embeddings that are all null: they are slow to skip."""
+    return pa.schema([f for f in schema if f.name not in WHOLE_LISTS or has_values(f.name)])
 
 
 def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
-    """Write a whole trace, in bounded memory; nothing half-written is left if it fails.
+    """Write a trace in bounded memory; if that fails, nothing is left behind.
 
     Parameters
     ----------

@@ -1,0 +1,79 @@
+"""llama.cpp's contexts: how one is made, and with how many experts per token one can be made.
+
+A loaded model goes in; the address of a context comes out, which the caller frees.
+"""
+
+import bisect
+import ctypes
+
+from tracekit.trace.errors import TracekitError
+from tracekit_engine import binding
+from tracekit_engine.model import Model
+from tracekit_engine.model_file import ModelFile
+from tracekit_engine.options import Options
+
+
+def make_context(
+    model: Model, options: Options, chunk: int, callback: "ctypes._CFunctionType"
+) -> int:
+    """Return the address of a new context that calls `callback` for its graphs' nodes.
+
+    Parameters
+    ----------
+    chunk : int
+        The most tokens of one pass.
+
+    Raises
+    ------
+    TracekitError
+        llama.cpp cannot make it.
+    """
+    llama = binding.load()
+    params = llama.llama_context_default_params()
+    # Flash attention computes in f16 and rounds by the shape of a batch. It is off, so that runs
+    # can be compared to the bit, and because rounding can turn near ties of the router.
+    binding.set_fields(
+        params,
+        n_ctx=options.n_ctx,
+        n_batch=chunk,
+        n_ubatch=chunk,
+        n_outputs_max=1,
+        n_threads=options.compute_threads,
+        n_threads_batch=options.compute_threads,
+        flash_attn_type=llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        cb_eval=callback,
+        offload_kqv=False,
+        op_offload=False,
+    )
+    binding.log().clear()
+    context: int | None = llama.llama_init_from_model(model.pointer, params)
+    if not context:
+        raise TracekitError(
+            f"llama.cpp cannot make a context of {options.n_ctx} tokens: "
+            f"{binding.log().first_error()}."
+        )
+    return context
+
+
+def most_experts(file: ModelFile, options: Options, chunk: int, limit: int) -> int:
+    """Return the most experts per token, up to `limit`, with which a context can be made.
+
+    llama.cpp sizes a graph by the number of the model's tensors. It adds up the selected experts
+    one by one, so each takes nodes in every layer. How many have room is found by trial.
+    """
+    return bisect.bisect(
+        range(1, limit + 1), False, key=lambda n: not _can_make(file, options, chunk, n)
+    )
+
+
+def _can_make(file: ModelFile, options: Options, chunk: int, n_expert_used: int) -> bool:
+    llama = binding.load()
+    trial = Model(file, n_expert_used, weights=False)
+    try:
+        no_callback = llama.ggml_backend_sched_eval_callback()
+        llama.llama_free(binding.guarded(lambda: make_context(trial, options, chunk, no_callback)))
+    except binding.AbortError:
+        return False
+    finally:
+        trial.close()
+    return True

@@ -1,0 +1,100 @@
+"""What each policy is given to run on: the batches, and the guesses of its predictor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tracekit.policies import Batches, Policy
+from tracekit.trace import Trace, UsageError
+from tracekit.trace.errors import MissingDataError
+from tracekit.trace.schema import DECODE
+
+# Below this share of tokens with a guess a reader must know; prev-token has none for a turn's first.
+_LEAST_GUESSED = 0.75
+
+# Batches with the guesses of a predictor, by its name and horizon.
+Shared = dict[tuple[str, int], Batches]
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A policy and the batches that it runs on."""
+
+    policy: Policy
+    batches: Batches
+
+
+def runnable(
+    policies: Sequence[Policy], trace: Trace, batches: Batches, seed: int
+) -> tuple[list[Runnable], list[str]]:
+    """Return the policies that can run on `trace`, and sentences about the others.
+
+    Raises
+    ------
+    MissingDataError
+        No policy can run.
+    """
+    able: list[Runnable] = []
+    sentences: list[str] = []
+    first_error: MissingDataError | None = None
+    shared: Shared = {}
+    for policy in policies:
+        try:
+            given = inputs_of(policy, trace, batches, seed, shared)
+        except MissingDataError as error:
+            first_error = first_error or error
+            sentences.append(f"Left out: {policy.name}, because {error}")
+            continue
+        able.append(Runnable(policy, given))
+        share = _guessed_share(given)
+        if share < _LEAST_GUESSED:
+            sentences.append(
+                f"{policy.name} acts on {policy.params.predictor} for only {100 * share:.0f} % of "
+                "the decoded tokens: with a single turn, a learned predictor takes the first half to "
+                "learn from."
+            )
+    if not able and first_error:
+        raise first_error
+    return able, list(dict.fromkeys(sentences))
+
+
+def _guessed_share(batches: Batches) -> float:
+    """Return for which share of the decoded tokens there is a guess at some layer."""
+    if batches.guesses is None:
+        return 1.0
+    keys = batches.guesses.keys[batches.phase == DECODE]
+    of_tokens = (keys >= 0).reshape(-1, len(batches.expert_bytes) * keys.shape[1])
+    return float(of_tokens.any(axis=1).mean()) if len(of_tokens) else 1.0
+
+
+def inputs_of(
+    policy: Policy,
+    trace: Trace,
+    batches: Batches,
+    seed: int = 0,
+    shared: Shared | None = None,
+) -> Batches:
+    """Return `batches` with what `policy` asks for: the guesses of its predictor.
+
+    Policies that act on the same guesses take them from `shared`, where the first leaves them.
+
+    Raises
+    ------
+    UsageError
+        The policy needs a predictor, and its parameters do not name one.
+    MissingDataError
+        The trace lacks a column that the predictor needs.
+    """
+    if not policy.needs_predictor:
+        return batches
+    if not (hasattr(policy.params, "predictor") and hasattr(policy.params, "horizon")):
+        raise UsageError(
+            f"Policy {policy.name!r} needs a predictor, so its Params need fields predictor and "
+            "horizon; add them."
+        )
+    from tracekit.replaying.guesses import guesses  # it loads all predictors
+
+    source = policy.params.predictor, policy.params.horizon
+    shared = {} if shared is None else shared
+    if source not in shared:
+        shared[source] = replace(batches, guesses=guesses(trace, batches, policy.params, seed))
+    return shared[source]

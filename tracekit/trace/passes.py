@@ -1,0 +1,79 @@
+"""Where the rows of the routings may be cut: between passes.
+
+In: the pass, phase and step of each row. Out: row numbers. This module reads and writes nothing.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tracekit.trace.schema import DECODE
+
+# A row group holds a few hundred tokens, and less where gate inputs make them heavy: it is what a
+# reader or a writer needs in memory at once.
+GROUP_TOKENS = 256
+GROUP_BYTES = 16 << 20
+
+
+def pass_starts(passes: np.ndarray) -> np.ndarray:
+    """Return the first row of each pass, int64 [P]."""
+    if len(passes) == 0:
+        return np.empty(0, np.int64)
+    return np.concatenate(([0], np.flatnonzero(np.diff(passes)) + 1))
+
+
+def group_ends(
+    passes: np.ndarray, phases: np.ndarray, steps: np.ndarray, bytes_of_row: int
+) -> list[int]:
+    """Return where row groups end: after whole passes, unless one prefill pass is too large.
+
+    Parameters
+    ----------
+    passes, phases, steps : [n]
+        The rows, in (pass, layer, step) order.
+    bytes_of_row : int
+        Before encoding.
+
+    Returns
+    -------
+    list of int
+        Ascending; the last is n.
+    """
+    n_rows = len(passes)
+    n_tokens = len(np.unique(passes.astype(np.int64) << 32 | steps)) if n_rows else 1
+    # A token has about a row for each layer, so a group has this many rows.
+    most = max(1, min(GROUP_BYTES // bytes_of_row, GROUP_TOKENS * n_rows // n_tokens))
+    ends: list[int] = []
+    start = 0
+    while start < n_rows:
+        stop = min(start + most, n_rows)
+        if stop < n_rows:
+            first = int(np.searchsorted(passes, passes[stop], side="left"))
+            if first > start:
+                stop = first
+            elif phases[stop] == DECODE:
+                stop = int(np.searchsorted(passes, passes[stop], side="right"))
+        ends.append(stop)
+        start = stop
+    return ends
+
+
+def blocks(ends: np.ndarray, passes: np.ndarray, phases: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the (start, stop) of blocks of rows that never cut a decode pass.
+
+    Parameters
+    ----------
+    ends : int [G]
+        Where the row groups end; they may have been written by another tool, and cut passes. A
+        block that would end inside a decode pass ends before it.
+    passes, phases : [n]
+        The rows, in (pass, layer, step) order.
+    """
+    start = 0
+    for end in ends.tolist():
+        stop = int(end)
+        if stop < len(passes) and phases[stop] == DECODE:
+            stop = int(np.searchsorted(passes, passes[stop], side="left"))
+        if stop > start:
+            yield start, stop
+            start = stop
