@@ -296,5 +296,5 @@ class Policy(ABC):
         """
 
 
-POLICIES: Registry[Policy] = Registry("policy", Policy)  # type: ignore[type-abstract]  # never made itself
+POLICIES: Registry[Policy] = Registry("policy", Policy)
 register = POLICIES.register
