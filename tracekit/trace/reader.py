@@ -18,7 +18,7 @@ from tracekit.trace.digest import digest
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.layers import LayerTable
-from tracekit.trace.passes import blocks
+from tracekit.trace.passes import blocks, kept_steps
 from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 from tracekit.trace.steps import steps_of
@@ -162,7 +162,7 @@ class Trace:
 
     @property
     def n_steps(self) -> int:
-        """How many (turn, step) the trace has."""
+        """How many (pass, step) the trace has."""
         return self._steps.rows.n_rows
 
     @property
@@ -192,8 +192,21 @@ class Trace:
 
     @cached_property
     def n_decoded(self) -> int:
-        """How many tokens were decoded."""
-        return int(np.count_nonzero(self.steps(["phase"])["phase"] == DECODE))
+        """How many tokens were decoded and stayed; drafted ones that were rejected do not count."""
+        return int(np.count_nonzero((self.steps(["phase"])["phase"] == DECODE) & self.kept))
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """Which steps stayed, bool [n_steps], in the order of `steps`.
+
+        False of a drafted token that was rejected and of a prompt that was cancelled: the recorder
+        says so, or a later pass of the turn begins at that step or before it.
+        """
+        places = self._steps.whole(["turn", "pass", "step"])
+        kept = kept_steps(places["turn"], places["pass"], places["step"])
+        if "kept" in self._steps.names:  # since schema version 2
+            kept &= self._steps.whole(["kept"])["kept"]
+        return locked(kept)
 
     @property
     def budget_bytes(self) -> int | None:
@@ -284,7 +297,7 @@ class Trace:
     def steps(
         self, columns: Sequence[str], start: int = 0, stop: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return columns of the steps: one row for each (turn, step), in that order.
+        """Return columns of the steps: one row for each (pass, step), in that order.
 
         Parameters
         ----------
@@ -297,15 +310,18 @@ class Trace:
         -------
         dict of str to numpy.ndarray
             Null milliseconds and embeddings are NaN; null token ids, read bytes, lookups and hits
-            are -1. `piece` is an array of bytes objects, None where null.
+            are -1. `piece` is an array of bytes objects, None where null. `kept` is as `kept`, also
+            of a trace whose file does not have it.
 
         Raises
         ------
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._require(columns, self._steps, "steps")
-        return self._steps.read(columns, start, stop)
+        stored = [name for name in columns if name != "kept"]
+        self._require(stored, self._steps, "steps")
+        read = self._steps.read(stored, start, stop)
+        return {name: read[name] if name != "kept" else self.kept[start:stop] for name in columns}
 
     def _require(self, columns: Sequence[str], file: CheckedColumns, kind: str) -> None:
         for column in columns:
