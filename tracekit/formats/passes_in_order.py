@@ -62,7 +62,8 @@ def _continues_prompt(place: Arrays, begins: np.ndarray) -> np.ndarray:
     """Say which passes of one token follow another one in their prompt, bool [n - 1] by row."""
     prompt = (place["phase"][1:] == PREFILL) & (place["phase"][:-1] == PREFILL)
     next_step = np.diff(place["step"].astype(np.int64)) == 1
-    return begins & prompt & next_step & (np.diff(place["turn"]) == 0)
+    continues: np.ndarray = begins & prompt & next_step & (np.diff(place["turn"]) == 0)
+    return continues
 
 
 def steps_within_passes(place: Arrays, passes: np.ndarray, order: np.ndarray | None) -> np.ndarray:

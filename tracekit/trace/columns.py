@@ -84,7 +84,7 @@ def _primitive(array: pa.Array, null: Any) -> np.ndarray:
     if len(array) == 0:
         return np.empty(0, dtype)
     if dtype == np.bool_:
-        return _unpacked(array.buffers()[1], array) & valid_mask(array)
+        return np.where(valid_mask(array), _unpacked(array.buffers()[1], array), False)
     values = np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
     if array.null_count:
         values = np.where(valid_mask(array), values, dtype.type(null))

@@ -41,7 +41,8 @@ def kept_steps(turns: np.ndarray, passes: np.ndarray, steps: np.ndarray) -> np.n
     first = turn[starts] + steps[starts]
     first_of_later = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], np.iinfo(np.int64).max)
     counts = np.diff(np.append(starts, len(passes)))
-    return turn + steps < np.repeat(first_of_later, counts)
+    kept: np.ndarray = turn + steps < np.repeat(first_of_later, counts)
+    return kept
 
 
 def group_ends(

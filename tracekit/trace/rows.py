@@ -197,18 +197,21 @@ def _smallest(schema: pa.Schema) -> str:
     return str(min(schema, key=lambda field: width(field.type)).name)
 
 
+Rows = TableRows | FileRows
+
+
 class WithColumn:
     """The rows of another table, with one column put in place of its own or added at the end.
 
     Parameters
     ----------
-    rows : TableRows or FileRows
+    rows : Rows
     field : pa.Field
     values : numpy.ndarray
         [n_rows], of the field's type.
     """
 
-    def __init__(self, rows: "TableRows | FileRows", field: pa.Field, values: np.ndarray):
+    def __init__(self, rows: Rows, field: pa.Field, values: np.ndarray):
         self._rows, self._field, self._values = rows, field, values
         self.n_rows, self.group_ends = rows.n_rows, rows.group_ends
         others = [other for other in rows.schema if other.name != field.name]
@@ -230,6 +233,3 @@ class WithColumn:
     def has_values(self, column: str) -> bool:
         """Say whether `column` exists and is not all null."""
         return column == self._field.name or self._rows.has_values(column)
-
-
-Rows = TableRows | FileRows | WithColumn

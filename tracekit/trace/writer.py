@@ -296,10 +296,11 @@ class TraceWriter:
         parts = {file: storage.part_paths(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
         for file, schema in self._parts.schemas.items():
             rows: Rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
+            whole: Rows | WithColumn = rows
             if file == STEPS_FILE:
-                rows = WithColumn(rows, schema.field("kept"), _kept(rows))
+                whole = WithColumn(rows, schema.field("kept"), _kept(rows))
             filled = self._parts.filled_columns.__contains__
-            write_rows(folder / file, _without_empty_lists(schema, filled), rows)
+            write_rows(folder / file, _without_empty_lists(schema, filled), whole)
         if not (folder / LAYERS_FILE).exists():
             write_layers(folder, layers_table([]))
         write_facts(folder, self.facts)
@@ -313,7 +314,7 @@ def _kept(steps: Rows) -> np.ndarray:
     """Return which steps stayed: a later pass may have taken back what was written as kept."""
     columns = steps.read(["turn", "pass", "step", "kept"])
     turn, passes, step, kept = (to_numpy(columns[name]) for name in columns.column_names)
-    return kept & kept_steps(turn, passes, step)
+    return np.where(kept_steps(turn, passes, step), kept, False)
 
 
 def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -372,9 +373,9 @@ def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
     with TraceFolder(Path(path), force) as folder:
         write_layers(folder.now, trace.layers)
         for file in (ROUTING_FILE, STEPS_FILE):
-            rows = trace.rows(file)
+            rows: Rows | WithColumn = trace.rows(file)
             if file == STEPS_FILE:  # traces of schema version 1 lack the column
-                rows = WithColumn(rows, steps_schema().field("kept"), trace.kept)
+                rows = WithColumn(trace.rows(file), steps_schema().field("kept"), trace.kept)
             write_rows(folder.now / file, _without_empty_lists(rows.schema, rows.has_values), rows)
         write_facts(folder.now, trace.facts)
         folder.publish()
