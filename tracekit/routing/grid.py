@@ -1,5 +1,6 @@
 """The decode routings of a trace as a regular grid: tokens × MoE layers × slots."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,15 +24,12 @@ class DecodeGrid:
         The model's own number of each MoE layer.
     experts : uint16 [T, L, k]
         Selected experts in slot order.
-    weights : float32 [T, L, k] or None
-        Final routing weights (NaN: unknown); None unless they were asked for.
     """
 
     turn: np.ndarray
     step: np.ndarray
     layer: np.ndarray
     experts: np.ndarray
-    weights: np.ndarray | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -46,10 +44,10 @@ class DecodeGrid:
     @property
     def top_k(self) -> int:
         """Experts of one routing."""
-        return self.experts.shape[2]
+        return int(self.experts.shape[2])
 
 
-def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
+def decode_grid(trace: Trace) -> DecodeGrid:
     """Read the decode routings of `trace` as a grid.
 
     Raises
@@ -57,31 +55,36 @@ def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
     TraceError
         The trace holds no decoded token.
     """
-    columns = ["turn", "phase", "step", "layer", "experts"] + (["weights"] if weights else [])
-    routing = trace.routing(columns)
-    rows = routing["phase"] == DECODE
-    layers = np.unique(routing["layer"][rows])
+    rows = decode_rows(trace, ["turn", "step", "layer", "experts"])
+    layers = np.unique(rows["layer"])
     if not len(layers):
         raise TraceError(
             f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
         )
     shape = (-1, len(layers))
     return DecodeGrid(
-        turn=routing["turn"][rows].reshape(shape)[:, 0],
-        step=routing["step"][rows].reshape(shape)[:, 0],
+        turn=rows["turn"].reshape(shape)[:, 0],
+        step=rows["step"].reshape(shape)[:, 0],
         layer=layers,
-        experts=routing["experts"][rows].reshape(*shape, routing["experts"].shape[1]),
-        weights=(
-            routing["weights"][rows].reshape(*shape, routing["weights"].shape[1])
-            if weights
-            else None
-        ),
+        experts=rows["experts"].reshape(*shape, rows["experts"].shape[1]),
     )
 
 
+def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:
+    """Read the final weights of `grid`, the grid of `trace`: float32 [T, L, k], NaN if unknown."""
+    return decode_rows(trace, ["weights"])["weights"].reshape(grid.experts.shape)
+
+
 def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid`, that of `trace`, were recorded as dropped, bool [T, L, k]."""
+    """Say which slots of `grid`, the grid of `trace`, were recorded as dropped, bool [T, L, k]."""
     if not trace.has("dropped"):
         return np.zeros(grid.experts.shape, bool)
-    rows = trace.routing(["phase", "dropped"])
-    return rows["dropped"][rows["phase"] == DECODE].reshape(grid.experts.shape) == 1
+    dropped: np.ndarray = decode_rows(trace, ["dropped"])["dropped"] == 1
+    return dropped.reshape(grid.experts.shape)
+
+
+def decode_rows(trace: Trace, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read `columns` of the decode routings of `trace`, one row a routing."""
+    routing = trace.routing(["phase", *columns])
+    decode = routing["phase"] == DECODE
+    return {name: routing[name][decode] for name in columns}

@@ -1,17 +1,17 @@
-"""What the engine recorded of each lookup, and the hit rates that follow from it."""
+"""The residency that the engine recorded for each lookup, and the hit rates that follow from it."""
 
 import numpy as np
 
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
-# Beside the residency codes of a trace: what was dropped was never looked up, and of what is
-# unknown nobody can say what the lookup found.
+# Two more codes beside those of a trace. A dropped expert was never looked up. For an unknown one
+# the trace does not say what the lookup found.
 DROPPED, UNKNOWN = 254, 255
 
 
 def recorded_states(trace: Trace) -> np.ndarray:
-    """Return what the engine recorded of every slot, uint8 [rows, k] in the order of the routings.
+    """Return what the engine recorded for every slot, uint8 [rows, k] in the order of the routings.
 
     Parameters
     ----------
@@ -30,11 +30,17 @@ def recorded_states(trace: Trace) -> np.ndarray:
     return states
 
 
-def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
-    """Return the lookups and hit rates that the engine recorded, null without residency.
+def recorded_decode_states(trace: Trace) -> np.ndarray:
+    """Return `recorded_states` of the decode routings only."""
+    decode: np.ndarray = recorded_states(trace)[trace.routing(["phase"])["phase"] == DECODE]
+    return decode
 
-    Each distinct expert of a batch counts once, with the residency its first routing met; a
-    dropped routing is no lookup, nor is one of unknown residency.
+
+def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
+    """Return the lookups and hit rates that the engine recorded, None without residency.
+
+    Each distinct expert of a batch counts once, with the residency that its first routing found. A
+    dropped routing is not a lookup, and neither is one of unknown residency.
     """
     if not trace.has("residency"):
         names = ("lookups", "lookups_decode", "hit_rate_cumulative", "hit_rate_decode")
@@ -46,7 +52,7 @@ def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
     decode = rows["phase"] == DECODE
     lookups_decode = int(np.count_nonzero(looked_up[decode]))
     hits_decode = int(np.count_nonzero(resident[decode]))
-    # Of a decoded token every expert is distinct; only a prefill asks for one again.
+    # All experts of a decoded token are distinct; only a prefill asks for one again.
     row, slot = np.nonzero(looked_up & ~decode[:, None])
     key = rows["pass"][row].astype(np.int64) * trace.n_layer + rows["layer"][row]
     key = key * trace.n_expert + rows["experts"][row, slot]

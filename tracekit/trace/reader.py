@@ -17,6 +17,7 @@ from tracekit.trace.checks import Locate
 from tracekit.trace.digest import digest
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
 from tracekit.trace.passes import blocks, kept_steps
 from tracekit.trace.rows import Rows, TableRows
@@ -74,6 +75,9 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
+
+    def _repr_html_(self) -> str:
+        return trace_html(self)
 
     @classmethod
     def open(
