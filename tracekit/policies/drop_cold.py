@@ -44,8 +44,7 @@ class DropCold(Policy):
     """LRU; a missing expert of a decoded token weighted below F / k is not read.
 
     Weights are normalised to sum 1 in each routing, and the heaviest expert is never dropped. A
-    dropped expert is neither looked up nor cached, so dropping changes what is cached later. See
-    `lossy_cell` for the counters.
+    dropped expert is neither looked up nor cached, so dropping changes what is cached later.
     """
 
     name = "drop-cold"

@@ -41,7 +41,7 @@ class FewerExpertsParams:
 class FewerExperts(Policy):
     """LRU over the first k' experts of each decoded token, whether the others are resident or not.
 
-    Prefill batches keep all their experts. See `lossy_cell` for the counters.
+    Prefill batches keep all their experts.
     """
 
     name = "fewer-experts"

@@ -30,7 +30,7 @@ def load_policy(spec: str, params: Mapping[str, Any] | None = None) -> Policy:
         The name is unknown, or a parameter is, or its value is not of the field's type.
     """
     cls = POLICIES.find(spec)
-    made = make_params(spec, cls.Params, params or {})
+    made: object = make_params(spec, cls.Params, params or {})
     try:
         return cls(made)
     except TypeError as error:
