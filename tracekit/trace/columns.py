@@ -24,6 +24,7 @@ NULLS: dict[str, Any] = {
     "dropped": 255,
     "logits": np.nan,
     "gate_input": np.nan,
+    "kept": True,
     "token": -1,
     "wall_ms": np.nan,
     "io_ms": np.nan,
@@ -84,7 +85,7 @@ def _primitive(array: pa.Array, null: Any) -> np.ndarray:
     if len(array) == 0:
         return np.empty(0, dtype)
     if dtype == np.bool_:
-        return np.where(valid_mask(array), _unpacked(array.buffers()[1], array), False)
+        return np.where(valid_mask(array), _unpacked(array.buffers()[1], array), bool(null))
     values = np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
     if array.null_count:
         values = np.where(valid_mask(array), values, dtype.type(null))

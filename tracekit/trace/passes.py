@@ -45,6 +45,25 @@ def kept_steps(turns: np.ndarray, passes: np.ndarray, steps: np.ndarray) -> np.n
     return kept
 
 
+def by_token(passes: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
+    """Return the order that puts the layers of each token together, int64 [n].
+
+    Parameters
+    ----------
+    passes, steps : [n]
+        Of routings in (pass, layer, step) order.
+
+    Returns
+    -------
+    int64 [n] or None
+        Rows in (pass, step, layer) order; None if they stand so already, as where every pass has
+        one token.
+    """
+    if ((np.diff(passes) != 0) | (np.diff(steps) == 0)).all():
+        return None
+    return np.lexsort((steps, passes))
+
+
 def group_ends(
     passes: np.ndarray, phases: np.ndarray, steps: np.ndarray, bytes_of_row: int
 ) -> list[int]:

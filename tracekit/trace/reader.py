@@ -19,10 +19,10 @@ from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
-from tracekit.trace.passes import blocks, kept_steps
+from tracekit.trace.passes import blocks
 from tracekit.trace.rows import Rows, TableRows
-from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
-from tracekit.trace.steps import steps_of
+from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+from tracekit.trace.steps import StepTable, steps_of
 
 # Small columns that nearly every question needs: read once, then kept in memory.
 CACHED = ("turn", "pass", "phase", "step", "layer", "experts")
@@ -63,7 +63,7 @@ class Trace:
         self.warnings = list(warnings)
         self.name = name or (str(path) if path else "the trace")
         self._routing = self._columns(ROUTING_FILE, routing, locate)
-        self._steps = self._columns(STEPS_FILE, steps)
+        self._set_steps(steps)
         self._layers = self._columns(LAYERS_FILE, layers)
         self._layer_table = LayerTable(self._layers, self.name)
 
@@ -72,6 +72,10 @@ class Trace:
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
             return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate)
         return CheckedColumns(rows, called, self.facts.model)
+
+    def _set_steps(self, rows: Rows) -> None:
+        self._steps = self._columns(STEPS_FILE, rows)
+        self._step_table = StepTable(self._steps)
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
@@ -152,7 +156,7 @@ class Trace:
         validation.check_routing_file(trace._routing, trace.complete, routing.nbytes)
         if steps is None:
             table = steps_of(trace.routing(CACHED))
-            trace._steps = trace._columns(STEPS_FILE, TableRows(table))
+            trace._set_steps(TableRows(table))
         trace._validate_layers_and_steps()
         trace._routing.locate = None  # it may hold the text of a file
         return trace
@@ -194,23 +198,20 @@ class Trace:
         """How many turns have a routing."""
         return len(np.unique(self.routing(["turn"])["turn"]))
 
-    @cached_property
+    @property
     def n_decoded(self) -> int:
         """How many tokens were decoded and stayed; drafted ones that were rejected do not count."""
-        return int(np.count_nonzero((self.steps(["phase"])["phase"] == DECODE) & self.kept))
+        return self._step_table.n_decoded
 
-    @cached_property
+    @property
+    def most_decoded_at_once(self) -> int:
+        """The most tokens of one decode pass: more than 1 where drafted tokens were verified."""
+        return self._step_table.most_decoded_at_once
+
+    @property
     def kept(self) -> np.ndarray:
-        """Which steps stayed, bool [n_steps], in the order of `steps`.
-
-        False of a drafted token that was rejected and of a prompt that was cancelled: the recorder
-        says so, or a later pass of the turn begins at that step or before it.
-        """
-        places = self._steps.whole(["turn", "pass", "step"])
-        kept = kept_steps(places["turn"], places["pass"], places["step"])
-        if "kept" in self._steps.names:  # since schema version 2
-            kept &= self._steps.whole(["kept"])["kept"]
-        return locked(kept)
+        """Which steps stayed, bool [n_steps], in the order of `steps`; see `StepTable.kept`."""
+        return self._step_table.kept
 
     @property
     def budget_bytes(self) -> int | None:
@@ -322,10 +323,8 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        stored = [name for name in columns if name != "kept"]
-        self._require(stored, self._steps, "steps")
-        read = self._steps.read(stored, start, stop)
-        return {name: read[name] if name != "kept" else self.kept[start:stop] for name in columns}
+        self._require([name for name in columns if name != "kept"], self._steps, "steps")
+        return self._step_table.read(columns, start, stop)
 
     def _require(self, columns: Sequence[str], file: CheckedColumns, kind: str) -> None:
         for column in columns:

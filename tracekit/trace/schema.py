@@ -60,7 +60,7 @@ def steps_schema(n_embd: int | None = None) -> pa.Schema:
         pa.field("pass", pa.int32(), nullable=False),
         pa.field("step", pa.int32(), nullable=False),
         pa.field("phase", pa.uint8(), nullable=False),
-        pa.field("kept", pa.bool_(), nullable=False),  # since version 2
+        pa.field("kept", pa.bool_()),  # since version 2; null: kept
         pa.field("token", pa.int32()),
         pa.field("piece", pa.binary()),
         pa.field("wall_ms", pa.float64()),
