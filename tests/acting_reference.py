@@ -1,32 +1,26 @@
-"""The policies that act on a prediction or leave experts out, in plain Python on lists and dicts.
+"""Oracles of the policies that act on a prediction or leave experts out.
 
-Written from their definitions; shares no code with the kernels. The cache is a list of keys, the
-one touched longest ago first.
+Written from their definitions, like `reference`; the cache is a list of keys, the one touched
+longest ago first.
 """
 
-
-def batches_of(batches):
-    """Yield (index, is_decode, keys) of each batch."""
-    for b in range(len(batches)):
-        start, stop = int(batches.batch_start[b]), int(batches.batch_start[b + 1])
-        yield b, bool(batches.phase[b] == 1), [int(k) for k in batches.keys[start:stop]]
+from reference import Outcome, oracle
 
 
 class Cache:
     """A cache in order of last touch, with sizes."""
 
-    def __init__(self, batches, budget):
-        self.size = {
-            layer * batches.n_expert + e: int(size)
-            for layer, size in enumerate(batches.expert_bytes)
-            for e in range(batches.n_expert)
-        }
+    def __init__(self, sizes, budget):
+        self.sizes = sizes
         self.budget = budget
         self.order = []
 
+    def size(self, key):
+        return self.sizes[key[0]]
+
     @property
     def used(self):
-        return sum(self.size[k] for k in self.order)
+        return sum(map(self.size, self.order))
 
     def touch(self, key):
         if key in self.order:
@@ -34,138 +28,164 @@ class Cache:
         self.order.append(key)
 
     def evict(self, protected):
-        out = []
+        gone = []
         while self.used > self.budget:
-            free = [k for k in self.order if k not in protected]
+            free = [key for key in self.order if key not in protected]
             if not free:
                 break
             self.order.remove(free[0])
-            out.append(free[0])
-        return out
+            gone.append(free[0])
+        return gone
+
+    def promote(self, guess):
+        """Make the residents among `guess` recent, the best most of all; return how many."""
+        residents = [key for key in reversed(guess) if key in self.order]
+        for key in residents:
+            self.touch(key)
+        return len(residents)
 
 
-def guessed(batches, b):
-    return [int(k) for k in batches.guesses.keys[b] if k >= 0]
-
-
-def retention(batches, budget):
-    cache = Cache(batches, budget)
-    hits, resident, promoted = [], [], 0
-    for b, decode, keys in batches_of(batches):
-        hits.append(sum(k in cache.order for k in keys))
-        for key in keys:
+@oracle("retention")
+def retention(loads, sizes, budget):
+    cache = Cache(sizes, budget)
+    out = Outcome([], [], counters={"promoted": 0})
+    for load in loads:
+        out.hits.append([key for key in load.recency if key in cache.order])
+        for key in load.recency:
             cache.touch(key)
-        cache.evict(set(keys))
-        resident.append(cache.used)
-        if decode:
-            for key in reversed(guessed(batches, b)):
-                if key in cache.order:
-                    cache.touch(key)
-                    promoted += 1
-    return {"hits": hits, "resident": resident, "promoted": promoted}
+        cache.evict(load.recency)
+        out.resident.append(cache.used)
+        if load.decode:
+            out.counters["promoted"] += cache.promote(load.guess)
+    return out
 
 
-def prefetch(batches, budget, spec_max, threshold=None):
-    """`threshold`: predicted weight below which nothing is read ahead, but for the best guess."""
-    cache = Cache(batches, budget)
-    ahead = set()
-    out = {"hits": [], "resident": [], "read": [], "promoted": 0, "reads": 0, "useful": 0}
-    out |= {"demand_bytes": 0, "useful_bytes": 0, "wasted_bytes": 0, "evicted": 0, "skipped": 0}
-    for b, decode, keys in batches_of(batches):
-        hits, read = 0, 0
-        for key in keys:
-            if key in cache.order:
-                hits += 1
-                if key in ahead:
-                    ahead.remove(key)
-                    out["useful"] += 1
-                    out["useful_bytes"] += cache.size[key]
-            else:
-                read += cache.size[key]
-        out["demand_bytes"] += read
-        for key in keys:
+@oracle("prefetch", spec_max=[0, 1, 2, 9], drop_frac=[0.0, 0.5, 1.0])
+def prefetch(loads, sizes, budget, spec_max, drop_frac):
+    """A guess predicted to weigh less than ``drop_frac / k`` is not read ahead, but for the best."""
+    cache = Cache(sizes, budget)
+    ahead = set()  # read ahead, resident and not hit since
+    out = Outcome([], [], read=[], prefetched=[])
+    counters = dict.fromkeys(
+        ("promoted", "speculative_reads", "speculative_useful", "speculative_skipped"), 0
+    )
+    counters |= {"evicted_by_speculation": 0, "speculative_useful_bytes": 0}
+    demand = wasted = 0
+
+    def leave(key):
+        nonlocal wasted
+        if key in ahead:
+            ahead.remove(key)
+            wasted += cache.size(key)
+
+    for load in loads:
+        hits = [key for key in load.recency if key in cache.order]
+        useful = [key for key in hits if key in ahead]
+        ahead.difference_update(useful)
+        counters["speculative_useful"] += len(useful)
+        counters["speculative_useful_bytes"] += sum(map(cache.size, useful))
+        read = sum(cache.size(key) for key in load.recency if key not in hits)
+        demand += read
+        for key in load.recency:
             cache.touch(key)
-        for key in cache.evict(set(keys)):
-            if key in ahead:
-                ahead.remove(key)
-                out["wasted_bytes"] += cache.size[key]
-        if decode:
-            guess = guessed(batches, b)
-            for key in reversed(guess):
-                if key in cache.order:
-                    cache.touch(key)
-                    out["promoted"] += 1
-            weights = None if batches.guesses.weights is None else batches.guesses.weights[b]
+        for key in cache.evict(load.recency):
+            leave(key)
+        if load.decode:
+            counters["promoted"] += cache.promote(load.guess)
+            least = drop_frac / len(load.experts)
             missing = [
                 key
-                for place, key in enumerate(guess)
+                for place, key in enumerate(load.guess)
                 if key not in cache.order
-                and (threshold is None or place == 0 or not float(weights[place]) < threshold)
+                and (not drop_frac or place == 0 or not load.guess_weights[place] < least)
             ]
-            for key in missing[:spec_max]:
-                free = [k for k in cache.order if k not in keys and k not in guess]
-                need = cache.used + cache.size[key] - budget
+            for key in missing[: min(spec_max, len(load.experts))]:
+                free = [k for k in cache.order if k not in load.recency and k not in load.guess]
+                need = cache.used + cache.size(key) - budget
                 victims = []
                 while need > 0 and free:
                     victims.append(free.pop(0))
-                    need -= cache.size[victims[-1]]
+                    need -= cache.size(victims[-1])
                 if need > 0:
-                    out["skipped"] += 1
+                    counters["speculative_skipped"] += 1
                     continue
                 for victim in victims:
                     cache.order.remove(victim)
-                    out["evicted"] += 1
-                    if victim in ahead:
-                        ahead.remove(victim)
-                        out["wasted_bytes"] += cache.size[victim]
+                    counters["evicted_by_speculation"] += 1
+                    leave(victim)
                 cache.order.insert(0, key)
                 ahead.add(key)
-                read += cache.size[key]
-                out["reads"] += 1
-        out["hits"].append(hits)
-        out["resident"].append(cache.used)
-        out["read"].append(read)
-    out["wasted_bytes"] += sum(cache.size[k] for k in ahead)
+                read += cache.size(key)
+                counters["speculative_reads"] += 1
+        out.hits.append(hits)
+        out.resident.append(cache.used)
+        out.read.append(read)
+        out.prefetched.append(len(useful))
+    reads = counters["speculative_reads"]
+    out.counters = counters | {
+        "demand_bytes": demand,
+        "speculative_wasted_bytes": wasted + sum(map(cache.size, ahead)),
+        "useful_share": counters["speculative_useful"] / reads if reads else None,
+    }
     return out
 
 
-def shares(batches, b):
-    start, stop = int(batches.batch_start[b]), int(batches.batch_start[b + 1])
-    weights = [float(w) for w in batches.weights[start:stop]]
-    return [w / sum(weights) for w in weights]
+def lossy(loads, sizes, budget, static, leaves_out):
+    """LRU that leaves out experts of decoded tokens.
 
-
-def lossy(batches, budget, leaves_out, static):
-    """`leaves_out(share, rank, heaviest, is_resident)` says whether an expert is left out."""
-    cache, plain = Cache(batches, budget), Cache(batches, budget)
-    out = {"hits": [], "lookups": [], "dropped": 0, "mass_lost": 0.0}
-    read, plain_read, routings = 0, 0, 0
-    for b, decode, keys in batches_of(batches):
-        kept = list(keys)
-        judged = plain if static else cache
-        if decode:
-            routings += 1
-            share = shares(batches, b)
-            heaviest = share.index(max(share))
+    ``leaves_out(share, place, heaviest, is_resident)`` says whether it leaves out the expert in
+    slot `place`, which has `share` of the routing's weight; `heaviest` is the slot that has most.
+    `static`: judged and counted on what plain LRU holds.
+    """
+    cache, plain = Cache(sizes, budget), Cache(sizes, budget)
+    judged = plain if static else cache
+    out = Outcome([], [], lookups=[])
+    read = plain_read = dropped = n_routings = 0
+    lost = 0.0
+    for load in loads:
+        gone = []
+        if load.decode:
+            n_routings += 1
+            share = [weight / sum(load.weights) for weight in load.weights]
             gone = [
-                i
-                for i, key in enumerate(keys)
-                if leaves_out(share[i], i, i == heaviest, key in judged.order)
+                place
+                for place, key in enumerate(load.keys)
+                if leaves_out(share[place], place, share.index(max(share)), key in judged.order)
             ]
-            kept = [key for i, key in enumerate(keys) if i not in gone]
-            out["dropped"] += len(gone)
-            out["mass_lost"] += sum(share[i] for i in gone)
-        hit = [key for key in kept if key in judged.order]
-        out["hits"].append(len(hit))
-        out["lookups"].append(len(kept))
-        if decode:
-            read += sum(cache.size[k] for k in kept if k not in hit)
-            plain_read += sum(plain.size[k] for k in keys if k not in plain.order)
-        for one, touched in ((cache, kept), (plain, keys)):
+            dropped += len(gone)
+            lost += sum(share[place] for place in gone)
+        used = [key for key in load.recency if key not in [load.keys[place] for place in gone]]
+        hits = [key for key in used if key in judged.order]
+        if load.decode:
+            read += sum(cache.size(key) for key in used if key not in hits)
+            plain_read += sum(plain.size(key) for key in load.recency if key not in plain.order)
+        out.hits.append(hits)
+        out.lookups.append(used)
+        for one, touched in ((cache, used), (plain, load.recency)):
             for key in touched:
                 one.touch(key)
-            one.evict(set(touched))
-    out["mass_lost"] = out["mass_lost"] / routings if routings else None
-    out["saved_bytes"] = plain_read - read
-    out["saved_share"] = out["saved_bytes"] / plain_read if plain_read else None
+            one.evict(touched)
+        out.resident.append(judged.used)
+    saved = plain_read - read
+    out.counters = {
+        "dropped": dropped,
+        "saved_bytes": saved,
+        "saved_share": saved / plain_read if plain_read else None,
+        "mass_lost": lost / n_routings if n_routings else None,
+    }
     return out
+
+
+@oracle("drop-cold", frac=[0.0, 0.5, 0.75, 1.0, 3.0], static=[False, True])
+def drop_cold(loads, sizes, budget, frac, static):
+    k = next((len(load.experts) for load in loads if load.decode), 1)
+
+    def leaves_out(share, place, heaviest, is_resident):
+        return not is_resident and place != heaviest and share < frac / k
+
+    return lossy(loads, sizes, budget, static, leaves_out)
+
+
+@oracle("fewer-experts", keep=lambda k: range(1, k + 1), static=[False, True])
+def fewer_experts(loads, sizes, budget, keep, static):
+    return lossy(loads, sizes, budget, static, lambda share, place, *_: place >= keep)

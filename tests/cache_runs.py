@@ -1,13 +1,17 @@
 """Small runs, drawn at random or given, as traces and as the plain loads of `reference`."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 from reference import Load
 
+from tracekit.policies import Guesses
+from tracekit.replaying import build_batches
 from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceFacts
 from tracekit.trace.columns import from_numpy
 from tracekit.trace.schema import layers_schema, routing_schema
@@ -30,7 +34,7 @@ class Run:
     top_k: int
     passes: tuple
 
-    @property
+    @cached_property
     def loads(self):
         """The run for the oracles; layers without a row in a pass load nothing."""
         return [
@@ -40,7 +44,7 @@ class Run:
             if rows
         ]
 
-    @property
+    @cached_property
     def layer_sizes(self):
         """Sizes of the layers that appear in the run."""
         seen = {load.layer for load in self.loads}
@@ -106,7 +110,7 @@ def runs(draw, max_layers=3, max_expert=6, max_tokens=6, equal_sizes=False):
         sizes = dict.fromkeys(layer_ids, draw(size))
     else:
         sizes = {layer: draw(size) for layer in layer_ids}
-    routing = st.permutations(range(n_expert)).map(lambda ids: tuple(ids[:top_k]))
+    routing = st.sampled_from(list(permutations(range(n_expert), top_k)))
     passes = []
     turn = 0
     for turn in range(draw(st.integers(1, 3))):
@@ -137,3 +141,69 @@ def budgets_of(run):
     return sorted(
         {0, 1, min(run.sizes.values()), cycle - 1, cycle, bank // 2, bank - 1, bank, 4 * bank}
     )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run with made-up weights and guesses, as batches for a policy and as loads for its oracle.
+
+    Attributes
+    ----------
+    run : Run
+    seed : int
+        Of the weights and guesses. A guess is of the next routed layer; half of the guesses are
+        right, some name fewer than k experts or none.
+    """
+
+    run: Run
+    seed: int
+
+    @cached_property
+    def budgets(self):
+        return budgets_of(self.run)
+
+    @cached_property
+    def loads(self):
+        """The loads with the weights and guesses of decoded tokens."""
+        rng = np.random.default_rng(self.seed)
+        loads, k = self.run.loads, self.run.top_k
+        following = loads[1:] + loads[:1]
+        return [
+            self._decoded(load, after, k, rng) if load.decode else load
+            for load, after in zip(loads, following, strict=True)
+        ]
+
+    def _decoded(self, load, after, k, rng):
+        layers = sorted(self.run.layer_sizes)
+        layer = layers[(layers.index(load.layer) + 1) % len(layers)]
+        experts = list(after.distinct) if rng.random() < 0.5 and after.layer == layer else []
+        experts = [e for _, e in experts] or rng.permutation(self.run.n_expert).tolist()
+        guess = [(layer, e) for e in experts[: k if rng.random() < 0.7 else rng.integers(0, k + 1)]]
+        weights = np.sort(rng.dirichlet(np.ones(len(guess) or 1)))[::-1][: len(guess)]
+        weights[rng.random(len(guess)) < 0.1] = np.nan  # a weight that is not known
+        return replace(
+            load,
+            weights=tuple(float(w) for w in rng.choice(np.float32([0.1, 0.2, 0.3, 0.4]), k)),
+            guess=tuple(guess),
+            guess_weights=tuple(float(w) for w in weights.astype(np.float32)),
+        )
+
+    @cached_property
+    def batches(self):
+        batches = build_batches(self.run.trace())
+        place = {layer: i for i, layer in enumerate(batches.layer_ids.tolist())}
+        weights = np.full(len(batches.keys), np.nan, np.float32)
+        keys = np.full((len(batches), self.run.top_k), -1, np.int32)
+        predicted = np.full(keys.shape, np.nan, np.float32)
+        for b, load in enumerate(self.loads):
+            if load.decode:
+                weights[batches.batch_start[b] : batches.batch_start[b + 1]] = load.weights
+                n = len(load.guess)
+                keys[b, :n] = [place[layer] * self.run.n_expert + e for layer, e in load.guess]
+                predicted[b, :n] = load.guess_weights
+        return replace(batches, weights=weights, guesses=Guesses(keys, predicted))
+
+
+def cases(**limits):
+    """Draw a case; `limits` are those of `runs`."""
+    return st.builds(Case, runs(**limits), st.integers(0, 2**32 - 1))

@@ -128,8 +128,29 @@ def toy(
     )
 
 
+@dataclass
+class Tables:
+    """What a trace is made of."""
+
+    facts: TraceFacts
+    layers: pa.Table
+    routing: pa.Table
+    steps: pa.Table
+
+    def trace(self) -> Trace:
+        """Make the trace."""
+        return Trace.from_tables(
+            self.facts, self.layers, self.routing, self.steps, name="toy.trace"
+        )
+
+
 def trace_of(run: Toy, drop=(), prefill=1, **facts) -> Trace:
-    """Make a trace of a toy run; `drop` names columns to leave out.
+    """Make a trace of a toy run; see `tables_of`."""
+    return tables_of(run, drop, prefill, **facts).trace()
+
+
+def tables_of(run: Toy, drop=(), prefill=1, **facts) -> Tables:
+    """Make the tables of a toy run; `drop` names columns to leave out.
 
     Each turn starts with a prefill of `prefill` tokens, which select experts 0 … k − 1.
     """
@@ -205,12 +226,11 @@ def trace_of(run: Toy, drop=(), prefill=1, **facts) -> Trace:
         }
         for layer in range(n_layers)
     ]
-    return Trace.from_tables(
+    return Tables(
         TraceFacts(model, source="recorded", **{"complete": True, **facts}),
         pa.Table.from_pylist(layer_rows, layers_schema()),
         table,
         step_table,
-        name="toy.trace",
     )
 
 

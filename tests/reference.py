@@ -1,11 +1,17 @@
-"""Cache replays in plain Python, written from the definitions alone, to check the kernels against.
+"""Oracles: each policy's rule in plain Python, written from its definition alone.
 
 A run is a list of `Load`s: what one layer asks for in one pass, in the order of the accesses, with
-every repeat. Keys are (layer, expert). Nothing here shares code or data layout with tracekit.
+every repeat. Keys are (layer, expert). Nothing here shares code or data layout with tracekit. Every
+registered policy has an oracle: ``@oracle(NAME)`` files it. Oracles of policies that act on a
+prediction or leave experts out are in `acting_reference`.
 """
 
-from dataclasses import dataclass
-from functools import cache
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -17,17 +23,20 @@ class Load:
     decode: bool
     layer: int
     experts: tuple
+    weights: tuple = ()  # of the experts of a decoded token
+    guess: tuple = ()  # the keys predicted for the next load, best first
+    guess_weights: tuple = ()
 
-    @property
+    @cached_property
     def keys(self):
         return [(self.layer, expert) for expert in self.experts]
 
-    @property
+    @cached_property
     def distinct(self):
         """The keys in the order of their first access."""
         return list(dict.fromkeys(self.keys))
 
-    @property
+    @cached_property
     def recency(self):
         """The keys in the order of their last access."""
         return list(dict.fromkeys(reversed(self.keys)))[::-1]
@@ -35,13 +44,57 @@ class Load:
 
 @dataclass
 class Outcome:
-    """Per load: the keys that hit, and the resident bytes after its eviction."""
+    """What a policy did, load by load, and its counters."""
 
-    hits: list
-    resident: list
+    hits: list  # the keys that hit
+    resident: list  # bytes after the eviction, and after reading ahead
+    lookups: list | None = None  # the keys looked up; None: all
+    read: list | None = None  # bytes read; None: those of the misses
+    prefetched: list | None = None  # hits due to a read ahead
+    counters: dict = field(default_factory=dict)
 
     def count(self):
         return [len(hits) for hits in self.hits]
+
+
+@dataclass
+class Limits:
+    """What a bound proves: at most so many hits, at least so many bytes."""
+
+    hits: int
+    hits_decode: int
+    read_bytes: int
+    read_bytes_decode: int
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """A rule in plain Python, and the parameters to try it at.
+
+    Attributes
+    ----------
+    replay : callable
+        ``replay(loads, sizes, budget, **params)`` returns an `Outcome`, or the `Limits` of a bound;
+        `sizes` maps a layer to the bytes of one of its experts.
+    params : dict
+        Values of each parameter, or a function that gives them for a model's top k.
+    """
+
+    replay: Callable
+    params: dict
+
+
+ORACLES = {}
+
+
+def oracle(name, **params):
+    """Decorator: file an oracle under the name of its policy, with parameter values to try."""
+
+    def file(replay):
+        ORACLES[name] = Oracle(replay, params)
+        return replay
+
+    return file
 
 
 class Entry:
@@ -54,10 +107,9 @@ class Entry:
 
 
 def replay(loads, sizes, budget, choose, watch=None):
-    """Replay `loads` with `choose(candidates, at)` naming the entry to evict.
+    """Replay `loads` with `choose(candidates, at)`, which returns the entry to evict.
 
-    `sizes` maps a layer to the bytes of its experts; `watch(load)` sees each load once, after its
-    lookups and before its eviction.
+    `watch(load)` sees each load once, after its lookups and before its eviction.
     """
     entries, hits, resident = {}, [], []
     serial = 0
@@ -81,10 +133,12 @@ def replay(loads, sizes, budget, choose, watch=None):
     return Outcome(hits, resident)
 
 
+@oracle("lru")
 def lru(loads, sizes, budget):
     return replay(loads, sizes, budget, lambda c, at: min(c, key=lambda e: e.accessed))
 
 
+@oracle("lfu")
 def lfu(loads, sizes, budget):
     touches = {}
 
@@ -98,6 +152,7 @@ def lfu(loads, sizes, budget):
     return replay(loads, sizes, budget, choose, watch)
 
 
+@oracle("ring")
 def ring(loads, sizes, budget):
     order = sorted(sizes)
     last_load = {}  # of each key, the index of the load that touched it last
@@ -125,13 +180,20 @@ def ring(loads, sizes, budget):
     return replay(loads, sizes, budget, choose, watch)
 
 
+@oracle("belady")
 def belady(loads, sizes, budget):
+    uses = {}  # of each key, the loads that ask for it
+    for at, load in enumerate(loads):
+        for key in load.distinct:
+            uses.setdefault(key, []).append(at)
+
     def next_use(key, at):
         """(load, place in it) of the next use; of equals the one later in the load goes first."""
-        for later in range(at + 1, len(loads)):
-            if key in loads[later].keys:
-                return later, loads[later].recency.index(key)
-        return None
+        after = bisect_right(uses[key], at)
+        if after == len(uses[key]):
+            return None
+        later = uses[key][after]
+        return later, loads[later].recency.index(key)
 
     def choose(candidates, at):
         finished = [e for e in candidates if next_use(e.key, at) is None]
@@ -165,12 +227,18 @@ def in_shares(policy):
     return shared
 
 
-def random(loads, sizes, budget, state):
+oracle("layer-lru")(in_shares(lru))
+oracle("layer-lfu")(in_shares(lfu))
+
+
+@oracle("random", seed=[0, 1])
+def random(loads, sizes, budget, seed):
     """Random replacement with the generator and the order of entries that tracekit documents.
 
-    `state` is the first state of a 64-bit xorshift (13, 7, 17). Entries a load touched stand behind
-    the others; an entry that leaves a place is followed up by the last one before the gap's end.
+    The generator is a 64-bit xorshift (13, 7, 17). Entries a load touched stand behind the others;
+    an entry that leaves a place is followed up by the last one before the gap's end.
     """
+    state = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) | 1
     free, hits, resident = [], [], []
     mask = 2**64 - 1
     for load in loads:
@@ -196,6 +264,54 @@ def random(loads, sizes, budget, state):
         hits.append(found)
         resident.append(sum(sizes[layer] for layer, _ in free))
     return Outcome(hits, resident)
+
+
+def in_single_bytes(loads, sizes):
+    """The same loads of experts that are each cut into entries of one byte."""
+    return [
+        replace(
+            load,
+            experts=tuple((e, byte) for e in load.experts for byte in range(sizes[load.layer])),
+        )
+        for load in loads
+    ]
+
+
+@oracle("bound")
+def bound(loads, sizes, budget):
+    smallest = min(sizes.values())
+    asked = {True: 0, False: 0}  # bytes, by whether it is a decode batch
+    first_bytes = {True: 0, False: 0}
+    repeats = {True: 0, False: 0}
+    seen = set()
+    for load in loads:
+        for key in load.distinct:
+            asked[load.decode] += sizes[load.layer]
+            if key in seen:
+                repeats[load.decode] += 1
+            else:
+                first_bytes[load.decode] += sizes[load.layer]
+            seen.add(key)
+    hits = sum(belady(loads, dict.fromkeys(sizes, smallest), budget).count())
+    cut = in_single_bytes(loads, sizes)
+    total = sum(asked.values())
+    least_read = total - sum(belady(cut, dict.fromkeys(sizes, 1), budget).count())
+    left, by_size = total - least_read, 0
+    for size in sorted(set(sizes.values())):
+        alone = [load for load in loads if sizes[load.layer] == size]
+        most = min(sum(belady(alone, sizes, budget).count()), left // size)
+        by_size += most
+        left -= most * size
+    hits = min(hits, by_size)
+    hits_decode = min(hits, repeats[True])
+    read = sum(first_bytes.values()) + (sum(repeats.values()) - hits) * smallest
+    read_decode = first_bytes[True] + (repeats[True] - hits_decode) * smallest
+    return Limits(
+        hits,
+        hits_decode,
+        max(read, least_read),
+        max(read_decode, least_read - asked[False]),
+    )
 
 
 def best(loads, sizes, budget, worth):

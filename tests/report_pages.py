@@ -5,10 +5,7 @@ import json
 import zlib
 from html.parser import HTMLParser
 
-import pytest
-
 from tracekit.report import build_report
-from tracekit.report.build import PICTURES
 
 
 def plain(text):
@@ -59,7 +56,4 @@ class Page(HTMLParser):
 
 def report(trace, pictures=False, **options):
     """Build a page; without its pictures where a test does not look at them: they take longest."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not pictures:
-            patch.setattr("tracekit.report.build.PICTURES", dict.fromkeys(PICTURES, ()))
-        return Page(build_report(trace, **options))
+    return Page(build_report(trace, pictures=None if pictures else {}, **options))

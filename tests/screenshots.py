@@ -16,14 +16,14 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tracekit import datasets
-from tracekit.plots import add_caption
-from tracekit.plots.kinds import KINDS, Choices, caption
+from tracekit.formats import open_any
+from tracekit.plots import add_caption, caption
+from tracekit.plots.kinds import KINDS, Choices
 from tracekit.report import build_report
 from tracekit.trace import Trace
 
 IMAGES = Path(__file__).resolve().parents[1] / "data" / "images"
-TRACE = "tiny-moe-64e.trace"
+TRACE = "bundled:tiny-moe-64e.trace"
 PLOTS = ("predictability", "curves")
 TOKEN, LAYER = 64, 7  # the cell that the picture of the matrix shows
 
@@ -52,7 +52,7 @@ def pick(browser: Browser, token: int, layer: int) -> None:
     scroller.send_keys(Keys.HOME, *[Keys.ARROW_RIGHT] * token, *[Keys.ARROW_UP] * layer)
     WebDriverWait(browser.driver, 60).until(
         lambda _: (
-            browser.text("matrix-said").partition(", token")[0].endswith(f"layer {layer}")
+            browser.text("matrix-spoken").partition(", token")[0].endswith(f"layer {layer}")
             and browser.run("return document.getElementById('matrix-token').value") == str(token)
         )
     )
@@ -94,7 +94,7 @@ def main() -> None:
     if lacking:
         sys.exit(f"The report cannot be shown: {lacking}.")
     IMAGES.mkdir(exist_ok=True)
-    trace = Trace.open(datasets.path(TRACE))
+    trace = open_any(TRACE)
     draw_plots(trace, PLOTS)
     with TemporaryDirectory() as folder:
         draw_report(trace, Path(folder))

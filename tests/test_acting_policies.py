@@ -1,182 +1,44 @@
-"""Policies that act on a prediction, or leave experts out, against plain Python."""
+"""Policies that act on a prediction or leave experts out: their guesses, weights and figures."""
 
 from dataclasses import replace
 
-import acting_reference as plain
 import numpy as np
 import pytest
+from cache_runs import EXAMPLES, cases
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from predict_traces import toy, trace_of
 
-from tracekit.policies import (
-    LRU,
-    Batches,
-    DropCold,
-    FewerExperts,
-    Guesses,
-    Prefetch,
-    Retention,
-)
+from tracekit.analysis import hit_rate_gains
+from tracekit.formats import open_any
+from tracekit.policies import LRU, DropCold, FewerExperts, Guesses, Prefetch, Retention
+from tracekit.predictors.oracle import Oracle
 from tracekit.replaying import replay
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.guesses import guesses
 from tracekit.trace import TraceError, UsageError
 
 
-@st.composite
-def runs(draw):
-    """A short run of unequal layers, with guesses of any quality; some batches have none."""
-    n_layers, n_expert = draw(st.integers(1, 3)), draw(st.integers(2, 6))
-    k = draw(st.integers(1, min(3, n_expert)))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    keys, starts, layer, turn, pass_id, phase, weights = [], [0], [], [], [], [], []
-    n_pass = 0
-    for t in range(draw(st.integers(1, 2))):
-        for is_decode in [0, *[1] * draw(st.integers(1, 8))]:
-            for at in range(n_layers):
-                n = k if is_decode else rng.integers(1, n_expert + 1)
-                chosen = rng.permutation(n_expert)[:n]
-                keys += (at * n_expert + chosen).tolist()
-                w = np.sort(rng.uniform(0.01, 1, n))[::-1]
-                weights += (w if is_decode else np.full(n, np.nan)).tolist()
-                starts.append(len(keys))
-                layer.append(at)
-                turn.append(t)
-                pass_id.append(n_pass)
-                phase.append(is_decode)
-            n_pass += 1
-    n_batches = len(layer)
-    guess = np.full((n_batches, k), -1, np.int32)
-    predicted = np.full((n_batches, k), np.nan, np.float32)
-    for b in range(n_batches):
-        if phase[b] and rng.random() < 0.85:
-            following = (layer[b] + 1) % n_layers
-            m = rng.integers(0, k + 1)
-            guess[b, :m] = following * n_expert + rng.permutation(n_expert)[:m]
-            w = np.sort(rng.uniform(0.01, 1, m))[::-1]
-            predicted[b, :m] = w / w.sum() if m else w
-    batches = Batches(
-        keys=np.array(keys, np.int32),
-        admit_rank=np.zeros(len(keys), np.uint16),
-        batch_start=np.array(starts, np.int64),
-        layer=np.array(layer, np.int32),
-        turn=np.array(turn, np.int32),
-        pass_id=np.array(pass_id, np.int32),
-        step=np.array(pass_id, np.int32),
-        phase=np.array(phase, np.uint8),
-        expert_bytes=rng.integers(1, 9, n_layers).astype(np.int64),
-        layer_ids=np.arange(n_layers, dtype=np.int16),
-        n_expert=n_expert,
-        top_k=k,
-        weights=np.array(weights, np.float32),
-        guesses=Guesses(guess, predicted),
-    )
-    budget = draw(st.integers(0, batches.bank_bytes + 1))
-    return batches, budget
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(case=cases())
+def test_prefetch_that_reads_nothing_is_retention(case):
+    batches, budgets = case.batches, np.array(case.budgets)
+    without_reads = Prefetch(Prefetch.Params(spec_max=0)).simulate(batches, budgets)
+    for cell, same in zip(without_reads, Retention().simulate(batches, budgets), strict=True):
+        assert cell.hits.tolist() == same.hits.tolist()
+        assert cell.counters["speculative_reads"] == 0
+        assert cell.counters["useful_share"] is None
 
 
-@given(runs())
-@settings(max_examples=150, deadline=None)
-def test_retention_equals_plain_python(run):
-    batches, budget = run
-    (cell,) = Retention().simulate(batches, np.array([budget]), per_lookup=True)
-    expected = plain.retention(batches, budget)
-    assert cell.hits.tolist() == expected["hits"]
-    assert cell.resident_bytes.tolist() == expected["resident"]
-    assert cell.counters["promoted"] == expected["promoted"]
-    assert cell.hit.sum() == cell.hits.sum()
-
-
-@given(runs(), st.integers(0, 3), st.sampled_from([0.0, 0.5, 1.0]))
-@settings(max_examples=200, deadline=None)
-def test_prefetch_equals_plain_python_and_its_bytes_close(run, spec_max, drop_frac):
-    batches, budget = run
-    params = Prefetch.Params(spec_max=spec_max, drop_frac=drop_frac)
-    (cell,) = Prefetch(params).simulate(batches, np.array([budget]), per_lookup=True)
-    threshold = drop_frac / batches.top_k if drop_frac else None
-    expected = plain.prefetch(batches, budget, spec_max, threshold)
-    found = cell.counters
-    assert cell.hits.tolist() == expected["hits"]
-    assert cell.resident_bytes.tolist() == expected["resident"]
-    assert cell.read_bytes.tolist() == expected["read"]
-    assert found["demand_bytes"] == expected["demand_bytes"]
-    assert found["speculative_useful_bytes"] == expected["useful_bytes"]
-    assert found["speculative_wasted_bytes"] == expected["wasted_bytes"]
-    assert found["speculative_reads"] == expected["reads"]
-    assert found["speculative_useful"] == expected["useful"]
-    assert found["speculative_skipped"] == expected["skipped"]
-    assert found["evicted_by_speculation"] == expected["evicted"]
-    assert found["promoted"] == expected["promoted"]
-    # Every byte read was asked for, or guessed rightly, or guessed wrongly.
-    assert cell.read_bytes.sum() == (
-        found["demand_bytes"]
-        + found["speculative_useful_bytes"]
-        + found["speculative_wasted_bytes"]
-    )
-    assert cell.lookups is None  # those of LRU
-    sizes = batches.expert_bytes[batches.layer]
-    demand = ((batches.lookups - cell.hits) * sizes).sum()
-    assert demand == found["demand_bytes"]
-    assert (cell.resident_bytes <= np.maximum(budget, batches.lookups * sizes)).all()
-
-
-@given(runs())
-@settings(max_examples=50, deadline=None)
-def test_prefetch_that_reads_nothing_is_retention(run):
-    batches, budget = run
-    (ahead,) = Prefetch(Prefetch.Params(spec_max=0)).simulate(batches, np.array([budget]))
-    (kept,) = Retention().simulate(batches, np.array([budget]))
-    assert ahead.hits.tolist() == kept.hits.tolist()
-    assert ahead.counters["speculative_reads"] == 0
-    assert ahead.counters["useful_share"] is None
-
-
-@given(runs())
-@settings(max_examples=50, deadline=None)
-def test_without_guesses_both_are_lru(run):
-    batches, budget = run
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(case=cases())
+def test_without_guesses_both_are_lru(case):
+    batches, budgets = case.batches, np.array(case.budgets)
     silent = replace(batches, guesses=Guesses(np.full_like(batches.guesses.keys, -1)))
-    (lru,) = LRU().simulate(batches, np.array([budget]))
+    lru = LRU().simulate(batches, budgets)
     for policy in (Retention(), Prefetch()):
-        (cell,) = policy.simulate(silent, np.array([budget]))
-        assert cell.hits.tolist() == lru.hits.tolist()
-        assert cell.resident_bytes.tolist() == lru.resident_bytes.tolist()
-
-
-@given(runs(), st.sampled_from([0.0, 0.5, 0.75, 1.0, 3.0]), st.booleans())
-@settings(max_examples=150, deadline=None)
-def test_drop_cold_equals_plain_python(run, frac, static):
-    batches, budget = run
-    policy = DropCold(DropCold.Params(frac=frac, static=static))
-    (cell,) = policy.simulate(batches, np.array([budget]), per_lookup=True)
-
-    def leaves_out(share, rank, heaviest, is_resident):
-        return not is_resident and not heaviest and share < frac / batches.top_k
-
-    _check_lossy(cell, plain.lossy(batches, budget, leaves_out, static))
-
-
-@given(runs(), st.booleans(), st.data())
-@settings(max_examples=150, deadline=None)
-def test_fewer_experts_equals_plain_python(run, static, data):
-    batches, budget = run
-    keep = data.draw(st.integers(1, batches.top_k))
-    policy = FewerExperts(FewerExperts.Params(keep=keep, static=static))
-    (cell,) = policy.simulate(batches, np.array([budget]), per_lookup=True)
-
-    def leaves_out(share, rank, heaviest, is_resident):
-        return rank >= keep
-
-    _check_lossy(cell, plain.lossy(batches, budget, leaves_out, static))
-
-
-def _check_lossy(cell, expected):
-    assert cell.hits.tolist() == expected["hits"]
-    assert cell.lookups.tolist() == expected["lookups"]
-    assert cell.hit.sum() == cell.hits.sum()
-    for name in ("dropped", "saved_bytes", "saved_share", "mass_lost"):
-        assert cell.counters[name] == pytest.approx(expected[name], abs=1e-6), name
+        for cell, same in zip(policy.simulate(silent, budgets), lru, strict=True):
+            assert cell.hits.tolist() == same.hits.tolist()
+            assert cell.resident_bytes.tolist() == same.resident_bytes.tolist()
 
 
 def test_dropping_nothing_is_lru():
@@ -348,8 +210,6 @@ def test_fewer_experts_keeps_some(keep):
 
 @pytest.fixture(scope="module")
 def qwen(phone_traces):
-    from tracekit.formats import open_any
-
     return open_any(phone_traces / "traces" / "qwen.route.csv")
 
 
@@ -372,9 +232,6 @@ def test_published_static_figures(qwen, policy, saved, lost):
 
 
 def test_gains_are_the_difference_of_the_hit_rates():
-    from tracekit.analysis import hit_rate_gains
-    from tracekit.replaying import replay
-
     trace = trace_of(toy(turns=(60, 50, 40)))
     oracle = Prefetch(Prefetch.Params("oracle"))
     frame = hit_rate_gains(trace, ["lru", oracle], [0.3, 0.6])
@@ -389,23 +246,26 @@ def test_gains_are_the_difference_of_the_hit_rates():
     assert ((better["ci95_low"] <= better["gain"]) & (better["gain"] <= better["ci95_high"])).all()
 
 
-def test_gains_part_what_is_waited_for_from_what_is_read_ahead(monkeypatch):
-    from tracekit.analysis import hit_rate_gains
-    from tracekit.replaying import replay
-    from tracekit.replaying.guesses import guesses
+class CountedOracle(Oracle):
+    """Perfect guesses, which counts how often somebody asks for them."""
 
-    predicted = []
-    monkeypatch.setattr(
-        "tracekit.replaying.guesses.guesses",
-        lambda *given: predicted.append(given) or guesses(*given),
-    )
-    trace = trace_of(toy())
-    params = Prefetch.Params("oracle", spec_max=1)
-    policies = ["lru", Retention(Retention.Params("oracle")), Prefetch(params)]
+    name = "counted-oracle"
+    asked = 0
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        CountedOracle.asked += 1
+
+
+def test_gains_part_what_is_waited_for_from_what_is_read_ahead():
+    trace, source = trace_of(toy()), f"{__name__}:CountedOracle"
+    params = Prefetch.Params(source, spec_max=1)
+    policies = ["lru", Retention(Retention.Params(source)), Prefetch(params)]
+    CountedOracle.asked = 0
     frame = hit_rate_gains(trace, policies, cache_bytes=[10_000])
-    assert len(predicted) == 1  # both act on the same guesses
+    assert CountedOracle.asked == 1  # both act on the same guesses
     records = replay(trace, policies, cache_bytes=10_000).records
-    assert len(predicted) == 2
+    assert CountedOracle.asked == 2
     for row, record in zip(frame.to_dict("records"), records, strict=True):
         assert row["cache_fraction"] == 10_000 / build_batches(trace).bank_bytes
         read = row["demand_bytes_decode"] + row["speculative_bytes_decode"]
@@ -418,8 +278,6 @@ def test_gains_part_what_is_waited_for_from_what_is_read_ahead(monkeypatch):
 
 @pytest.mark.parametrize("policy", ["drop-cold", "bound"])
 def test_gains_compare_what_can_be_compared(policy):
-    from tracekit.analysis import hit_rate_gains
-
     with pytest.raises(UsageError, match=f"{policy} cannot be compared lookup by lookup"):
         hit_rate_gains(trace_of(toy()), [policy], [0.5])
 

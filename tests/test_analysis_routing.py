@@ -4,11 +4,12 @@ import math
 from collections import Counter, defaultdict
 
 import numpy as np
+import pandas as pd
 import pytest
 from routing_traces import make_trace, routings
 
 from tracekit import analysis
-from tracekit.trace import TraceError, UsageError
+from tracekit.trace import Trace, TraceError, UsageError, synthesize, write_trace
 
 TRACES = {
     "several turns": {},
@@ -165,3 +166,33 @@ def test_working_set_of_windows(trace):
 def test_a_trace_without_a_decoded_token_says_so(question):
     with pytest.raises(TraceError, match="holds no decoded token; record with -n 1 or more"):
         question(make_trace(decode=0))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        analysis.accuracy_by_horizon,
+        analysis.accuracy_by_layer,
+        analysis.default_budget,
+        analysis.expert_popularity,
+        analysis.hit_rate_curves,
+        analysis.hit_rate_gains,
+        analysis.overlap_by_lag,
+        analysis.read_bytes_by_token,
+        analysis.recall_by_named,
+        analysis.residency_timeline,
+        analysis.reuse_distance,
+        analysis.routing_concentration,
+        analysis.working_set,
+    ],
+    ids=lambda question: question.__name__,
+)
+def test_a_trace_may_be_given_by_its_name(question, tmp_path):
+    path = tmp_path / "run.trace"
+    write_trace(synthesize(3, 8, 2, 6, 2, 3, gate_inputs=True), path)
+    by_name, by_path, opened = (question(each) for each in (str(path), path, Trace.open(path)))
+    if question is analysis.default_budget:
+        assert by_name == by_path == opened
+    else:
+        pd.testing.assert_frame_equal(by_name, opened)
+        pd.testing.assert_frame_equal(by_path, opened)

@@ -395,7 +395,7 @@ def test_nothing_to_validate_against(tmp_path):
     )
 
 
-def test_a_predictor_that_the_trace_cannot_feed(tmp_path):
+def test_a_predictor_whose_columns_the_trace_lacks(tmp_path):
     done = run("replay", write_csv(tmp_path / "x.csv"), "--policy", "stale-gate")
     assert (done.code, done.out) == (1, "")
     assert "needs the column 'gate_input' of routing.parquet" in done.err
@@ -413,7 +413,7 @@ def test_a_predictor_that_the_trace_cannot_feed(tmp_path):
     ],
     ids=["CRLF", "BOM", "gzip", "unknown weights", "no newline at the end"],
 )
-def test_what_is_unusual_but_whole_is_read(make, tmp_path):
+def test_an_unusual_but_whole_file_is_read(make, tmp_path):
     path = tmp_path / "odd.csv"
     path.write_bytes(make())
     plain = run("replay", write_csv(tmp_path / "plain.csv"), "--format", "csv")

@@ -37,8 +37,8 @@ finally:
 
 
 def test_every_command_has_help():
-    listed = run("--help").out.partition("Commands:\n")[2].partition("\n\n")[0]
-    commands = [line.split()[0] for line in listed.split("\n")]
+    rows = run("--help").out.partition("Commands:\n")[2].partition("\n\n")[0]
+    commands = [line.split()[0] for line in rows.split("\n")]
     assert {"record", "replay", "predict", "import", "info", "policies"} <= set(commands)
     for command in commands:
         done = run(command, "--help")
@@ -63,7 +63,7 @@ def test_a_result_goes_to_stdout_and_the_rest_to_stderr(tmp_path):
     assert run("replay", cut, "--format", "csv", "-q").err == ""
 
 
-def test_the_reader_of_a_pipe_may_leave(small):
+def test_a_closed_pipe_ends_the_command_quietly(small):
     running = subprocess.Popen(
         [*TRACEKIT, "replay", small], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -73,13 +73,13 @@ def test_the_reader_of_a_pipe_may_leave(small):
     running.stderr.close()
 
 
-def test_a_terminal_without_unicode_gets_a_table_all_the_same(small):
+def test_a_terminal_without_unicode_gets_question_marks(small):
     done = run_process("replay", small, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.code, done.err) == (0, "")
     assert "2 MoE layers ? 8 experts" in done.out
 
 
-def test_an_interrupt_while_the_commands_are_loaded_is_quiet():
+def test_ctrl_c_while_the_commands_are_loaded_prints_nothing():
     code = """
 import sys, types
 sys.modules["typer"] = types.ModuleType("typer")
@@ -93,7 +93,7 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_a_closed_stderr_is_no_fault(small):
+def test_a_command_runs_with_stderr_closed(small):
     done = run_process("replay", small, "--format", "json", preexec_fn=lambda: os.close(2))
     assert done.code == 0
     assert json.loads(done.out)["results"]  # and no note among it
@@ -107,12 +107,12 @@ def test_help_on_a_full_disk_fails_with_a_sentence(option):
     assert done.stderr == "Error: Reading or writing failed: No space left on device.\n"
 
 
-def test_a_closed_stdout_is_no_fault(small):
+def test_a_command_runs_with_stdout_closed(small):
     done = run_process("replay", small, preexec_fn=lambda: os.close(1))
     assert (done.code, done.err) == (0, "")
 
 
-def test_a_full_disk_behind_stdout_is_one_sentence(small):
+def test_a_full_disk_behind_stdout_gives_one_sentence(small):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [*TRACEKIT, "replay", small], stdout=full, stderr=subprocess.PIPE, text=True
@@ -243,15 +243,15 @@ main()
 
 
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
-def test_color_is_for_terminals_that_want_it(tmp_path, no_color, coloured):
+def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path, no_color, coloured):
     terminal, end = pty.openpty()
     environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
     subprocess.run([*TRACEKIT, "info", tmp_path / "gone"], stderr=end, env=environment, check=False)
     os.close(end)
-    said = _rest(terminal)
+    printed = _rest(terminal)
     os.close(terminal)
-    assert b"does not exist" in said
-    assert (b"\x1b[" in said) is coloured
+    assert b"does not exist" in printed
+    assert (b"\x1b[" in printed) is coloured
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path):
@@ -271,7 +271,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path):
         (OSError("I/O gone"), "Reading or writing failed: I/O gone."),
     ],
 )
-def test_what_the_system_refuses_is_a_sentence(monkeypatch, small, error, sentence):
+def test_an_error_of_the_system_becomes_a_sentence(monkeypatch, small, error, sentence):
     def fail(path):
         raise error
 
@@ -280,7 +280,7 @@ def test_what_the_system_refuses_is_a_sentence(monkeypatch, small, error, senten
     assert (done.code, done.out, done.err) == (1, "", f"Error: {sentence}\n")
 
 
-def test_a_mistake_of_the_program_is_not_dressed_up(monkeypatch, small):
+def test_a_bug_of_the_program_raises(monkeypatch, small):
     def fail(path):
         raise ZeroDivisionError("a bug")
 
@@ -289,7 +289,7 @@ def test_a_mistake_of_the_program_is_not_dressed_up(monkeypatch, small):
         run("info", small)
 
 
-def test_the_public_names_are_what_they_say():
+def test_every_public_name_can_be_imported():
     code = """
 import sys
 import tracekit

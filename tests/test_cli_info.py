@@ -28,7 +28,7 @@ def small(tmp_path):
     return write_csv(tmp_path / "small.csv")
 
 
-def test_info_says_what_a_trace_is(small):
+def test_info_prints_what_a_trace_holds(small):
     done = run("info", small)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(INFO.format(path=small))
@@ -51,7 +51,7 @@ def test_info_of_a_model_name_with_control_characters(tmp_path):
     assert "\x1b" not in done.out
 
 
-def test_import_makes_a_trace_that_says_the_same(small, tmp_path):
+def test_an_imported_trace_replays_like_its_file(small, tmp_path):
     out = tmp_path / "small.trace"
     done = run("import", small, "-o", out)
     assert (done.code, done.out) == (0, "")
@@ -76,7 +76,7 @@ def test_import_takes_the_size_of_the_engines_cache(small, tmp_path):
     assert (refused.code, "from 0 to 1e12" in refused.err) == (2, True)
 
 
-def test_import_tells_formats_by_content(tmp_path):
+def test_import_recognises_a_format_by_content(tmp_path):
     packed = tmp_path / "oddly.named"
     packed.write_bytes(gzip.compress("\r\n".join([*csv_lines(turns=2), ""]).encode()))
     out = tmp_path / "x.trace"
@@ -84,7 +84,7 @@ def test_import_tells_formats_by_content(tmp_path):
     assert json.loads(run("info", out, "--format", "json").out)["turns"] == 2
 
 
-def test_import_keeps_what_is_there_unless_forced(small, tmp_path):
+def test_import_overwrites_only_with_force(small, tmp_path):
     out = tmp_path / "x.trace"
     assert run("import", small, "-o", out).code == 0
     again = run("import", small, "-o", out)
@@ -105,15 +105,15 @@ def test_import_never_replaces_a_folder_that_is_no_trace(small, tmp_path):
     assert (folder / "a.jpg").read_text() == "dear"
 
 
-def test_policies_lists_everything_that_is_registered():
-    listed = json.loads(run("policies", "--format", "json").out)
-    assert {entry["name"] for entry in listed["policies"]} == {cls.name for cls in POLICIES}
-    assert {entry["name"] for entry in listed["predictors"]} == {cls.name for cls in PREDICTORS}
-    by_name = {entry["name"]: entry for entry in listed["policies"]}
+def test_policies_lists_every_registered_class():
+    document = json.loads(run("policies", "--format", "json").out)
+    assert {entry["name"] for entry in document["policies"]} == {cls.name for cls in POLICIES}
+    assert {entry["name"] for entry in document["predictors"]} == {cls.name for cls in PREDICTORS}
+    by_name = {entry["name"]: entry for entry in document["policies"]}
     assert by_name["random"]["params"] == {"seed": 0}
     assert by_name["random"]["stochastic"] is True
     table = run("policies").out
     for name in by_name:
         assert f"\n{name} " in table
     rows = run("policies", "--format", "csv").out.splitlines()
-    assert len(rows) == 1 + len(listed["policies"]) + len(listed["predictors"])
+    assert len(rows) == 1 + len(document["policies"]) + len(document["predictors"])

@@ -13,14 +13,14 @@ def test_values_repeat_or_take_commas():
 
 
 @pytest.mark.parametrize("text", ["-5", "abc", "nan", "inf", "1e300"])
-def test_a_size_must_be_one(text):
+def test_a_size_must_be_a_number(text):
     with pytest.raises(UsageError) as error:
         options.cache_mib(["4", text])
     assert str(error.value) == f"--cache-mib takes sizes in MiB from 0 to 1e12, not {text!r}."
 
 
 @pytest.mark.parametrize("text", ["-0.1", "50", "half", "nan"])
-def test_a_fraction_is_of_the_whole(text):
+def test_a_fraction_lies_between_0_and_1(text):
     with pytest.raises(UsageError) as error:
         options.cache_fraction([text])
     assert str(error.value) == (
@@ -30,7 +30,7 @@ def test_a_fraction_is_of_the_whole(text):
 
 
 @pytest.mark.parametrize("text", ["", "4,", ",4"])
-def test_nothing_between_commas_is_an_error(text):
+def test_an_empty_value_between_commas_is_an_error(text):
     with pytest.raises(UsageError) as error:
         options.cache_mib([text])
     assert str(error.value) == f"--cache-mib has an empty value in {text!r}."
@@ -55,4 +55,4 @@ def test_a_param_names_a_field_and_a_value(text):
 def test_a_param_is_set_once():
     with pytest.raises(UsageError) as error:
         options.params(["a.x=1", "a.x=2"])
-    assert str(error.value) == ("--param sets a.x twice; several values stand in one: a.x=1,2.")
+    assert str(error.value) == ("--param sets a.x twice; give several values in one: a.x=1,2.")

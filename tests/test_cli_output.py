@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+import time
 
 import pyarrow.parquet as pq
 import pytest
@@ -75,7 +76,7 @@ def test_sizes_are_written_in_the_unit_that_suits_them(n_bytes, text):
     ("n_bytes", "text"),
     [(0, "0.0"), (2048, "0.0020"), (1 << 20, "1.00"), (100 << 20, "100.0"), (None, "-")],
 )
-def test_small_models_get_more_digits(n_bytes, text):
+def test_small_sizes_get_more_digits(n_bytes, text):
     assert figures.mib(n_bytes) == text
 
 
@@ -102,68 +103,80 @@ def test_an_interval_becomes_low_and_high():
     ]
 
 
-def test_every_format_is_told_by_the_ending(tmp_path):
+def test_the_ending_of_the_file_chooses_the_format(tmp_path):
     for name in ("x.json", "x.csv", "x.parquet", "x.txt"):
-        everything(Output(tmp_path / name))
+        everything(Output(Console(quiet=True), tmp_path / name))
     assert json.loads((tmp_path / "x.json").read_text())["results"] == RESULTS
     assert (tmp_path / "x.csv").read_text().startswith("policy,")
     assert pq.read_table(tmp_path / "x.parquet").to_pylist()[1]["params"] == "k=2"
     assert (tmp_path / "x.txt").read_text() == "a table\n"
 
 
+def test_notes_go_to_stderr_where_the_format_has_no_place_for_them(tmp_path, capsys):
+    for ending, noted in (("csv", "a note\n"), ("parquet", "a note\n"), ("json", ""), ("txt", "")):
+        path = tmp_path / f"x.{ending}"
+        Output(Console(), path).write(
+            table=lambda: "",
+            document=dict,
+            records=lambda: flat_records(RESULTS, []),
+            notes=["a note"],
+        )
+        assert capsys.readouterr().err == f"{noted}Wrote {path}.\n"
+
+
 def test_the_format_option_beats_the_ending(tmp_path):
-    everything(Output(tmp_path / "x.csv", "json"))
+    everything(Output(Console(quiet=True), tmp_path / "x.csv", "json"))
     assert json.loads((tmp_path / "x.csv").read_text())["schema"] == "x/1"
 
 
 def test_stdout_gets_the_table(capsys):
-    everything(Output(None))
+    everything(Output(Console(quiet=True), None))
     assert capsys.readouterr().out == "a table\n"
 
 
-def test_not_a_number_never_reaches_json(tmp_path):
+def test_nan_is_never_written_to_json(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
-        everything(Output(tmp_path / "x.json"), [{"rate": float("nan")}])
+        everything(Output(Console(quiet=True), tmp_path / "x.json"), [{"rate": float("nan")}])
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["x", "x.txt", "x.table"])
-def test_other_names_take_a_table(tmp_path, name):
-    everything(Output(tmp_path / name))
+def test_other_file_names_get_a_table(tmp_path, name):
+    everything(Output(Console(quiet=True), tmp_path / name))
     assert (tmp_path / name).read_text().startswith("a table")
 
 
-def test_an_ending_that_no_form_has(tmp_path):
-    with pytest.raises(UsageError, match=r"No form of the result is called \.xlsx; name .* csv"):
-        Output(tmp_path / "x.xlsx")
-    everything(Output(tmp_path / "x.xlsx", "csv"))
+def test_an_unknown_ending_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"The result has no format called \.xlsx; name .* csv"):
+        Output(Console(quiet=True), tmp_path / "x.xlsx")
+    everything(Output(Console(quiet=True), tmp_path / "x.xlsx", "csv"))
 
 
-def test_an_output_that_exists_is_kept_unless_forced(tmp_path):
+def test_an_existing_output_is_overwritten_only_with_force(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("mine")
     with pytest.raises(UsageError, match=r"x\.csv exists; use --force to overwrite it, or another"):
-        Output(path)
+        Output(Console(quiet=True), path)
     assert path.read_text() == "mine"
-    everything(Output(path, force=True))
+    everything(Output(Console(quiet=True), path, force=True))
     assert path.read_text().startswith("policy,")
 
 
-def test_force_follows_a_link_and_keeps_it(tmp_path):
+def test_force_writes_through_a_link(tmp_path):
     (tmp_path / "real.csv").write_text("old")
     (tmp_path / "link.csv").symlink_to("real.csv")
-    everything(Output(tmp_path / "link.csv", force=True))
+    everything(Output(Console(quiet=True), tmp_path / "link.csv", force=True))
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "real.csv").read_text().startswith("policy,")
 
 
-def test_a_pipe_is_written_as_it_is(tmp_path):
+def test_a_pipe_is_written_directly(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     got = []
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
     reader.start()
-    everything(Output(pipe, "csv"))
+    everything(Output(Console(quiet=True), pipe, "csv"))
     reader.join()
     assert got[0].startswith("policy,")
     assert pipe.is_fifo()
@@ -180,7 +193,7 @@ def test_a_failing_write_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_there_survives_a_failing_write(tmp_path):
+def test_a_failing_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "x"
     path.write_text("mine")
 
@@ -218,9 +231,26 @@ def test_quiet_says_nothing_and_verbose_says_more(capsys):
     assert capsys.readouterr().err == "d\nn\n"
 
 
-def test_progress_is_not_for_a_file(capsys):
+def test_progress_is_not_written_to_a_file(capsys):
     with Console().progress("work") as update:
-        assert update is None
+        time.sleep(0.6)  # a terminal would show it by now
+        update(1, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_appears_after_half_a_second_and_is_removed(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with Console().progress("work") as update:
+        update(0, 4)
+        assert capsys.readouterr().err == ""
+        time.sleep(0.6)
+        update(1, 2)
+        update(2, 2)  # too soon after the other
+        assert capsys.readouterr().err == f"\r\x1b[Kwork [{'#' * 15}{' ' * 15}] 1/2"
+    assert capsys.readouterr().err == "\r\x1b[K"
+    with Console(quiet=True).progress("work") as update:
+        time.sleep(0.6)
+        update(1, 2)
     assert capsys.readouterr().err == ""
 
 
@@ -259,5 +289,5 @@ def test_an_imported_file_is_not_overwritten(tmp_path, monkeypatch, args):
 @pytest.mark.parametrize(
     ("rate", "text"), [(1, "100.00"), (0.99999, "99.999"), (0.5, "50.00"), (0, "0.00"), (None, "-")]
 )
-def test_only_a_whole_is_a_hundred_percent(rate, text):
+def test_only_1_is_written_as_100_percent(rate, text):
     assert figures.percent(rate) == text

@@ -47,7 +47,7 @@ def test_the_default_table_compares_lru_with_the_best(small):
     )
 
 
-def test_what_is_not_marked_is_not_explained(small):
+def test_only_marks_that_occur_are_explained(small):
     out = run("replay", small, "--policy", "lru", "--cache-mib", "10").out
     assert "^" not in out
     assert "*" not in out
@@ -75,7 +75,7 @@ def test_sizes_and_policies_repeat_or_take_commas(small):
     assert list(dict.fromkeys(r["cache_mib"] for r in found)) == [0, 8.5, 10, 20]
 
 
-def test_json_carries_what_a_program_needs(small):
+def test_json_carries_configuration_provenance_and_results(small):
     done = run("replay", small, "--policy", "lru,bound", "--cache-mib", "10", "--format", "json")
     document = json.loads(done.out)
     assert list(document) == ["schema", "config", "provenance", "notes", "results"]
@@ -119,7 +119,7 @@ def test_several_values_of_a_parameter_are_several_variants(small):
     assert "random seed=4" in table
 
 
-def test_lossy_policies_on_paper_and_for_real(small):
+def test_static_replays_lossy_policies_both_ways(small):
     args = (small, "--policy", "lru,drop-cold", "--cache-mib", "10", "--static")
     found = results(*args, "--param", "drop-cold.frac=0.5")
     assert [r["params"] for r in found] == [
@@ -139,7 +139,7 @@ def test_the_seed_option_reaches_policies_that_draw(small):
     assert found["params"] == {"seed": 7}
 
 
-def test_layers_stand_in_every_format(small):
+def test_every_format_has_the_layers(small):
     args = (small, "--policy", "lru,bound", "--cache-mib", "10", "--per-layer")
     lru, bound = results(*args)
     assert [layer["layer"] for layer in lru["layers"]] == [0, 1]
@@ -176,7 +176,7 @@ def test_predictors_are_scored_beside_policies(small):
     assert table.index("policy") < table.index("prev-token")
 
 
-def test_predictors_alone_are_a_prediction(small):
+def test_predictors_alone_give_the_json_of_predict(small):
     done = run("replay", small, "--policy", "prev-token", "--format", "json")
     assert json.loads(done.out)["schema"] == "tracekit.predict/1"
 
@@ -212,7 +212,7 @@ def test_the_published_run_of_a_phone(phone_traces):
     assert "0 of 36864" in run("replay", *args).out
 
 
-def test_how_long_flash_is_busy(small):
+def test_flash_time_follows_from_the_bytes_read(small):
     plain, timed = (
         run("replay", small, "--policy", "lru", "--cache-mib", "4", *rate)
         for rate in ((), ("--flash-mib-s", "500"))
@@ -228,7 +228,7 @@ def test_how_long_flash_is_busy(small):
     assert (refused.code, refused.err) == (2, "Error: flash_mib_s takes a rate above 0, not 0.0.\n")
 
 
-def test_a_predictors_parameter_is_its_own(small):
+def test_a_parameter_reaches_the_predictor_it_names(small):
     learned, given = (
         json.loads(run("replay", small, "--policy", "layer-lag", *param, "--format", "json").out)
         for param in ((), ("--param", "layer-lag.lag=1"))
@@ -283,7 +283,7 @@ class Acting(Raises):
         ),
     ],
 )
-def test_what_is_wrong_with_a_class_of_ones_own(small, tmp_path, cls, code, sentence):
+def test_a_fault_in_a_users_class_is_explained(small, tmp_path, cls, code, sentence):
     file = tmp_path / "own.py"
     file.write_text(OWN)
     arguments = ("replay", small, "--cache-mib", "0", "--policy", f"own:{cls}")

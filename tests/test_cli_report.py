@@ -14,7 +14,7 @@ def trace(tmp_path, monkeypatch):
     return write(tmp_path / "run.trace")
 
 
-def test_a_page_is_written_and_said_to_be(trace, tmp_path):
+def test_report_writes_a_page_and_says_so(trace, tmp_path):
     page = tmp_path / "report.html"
     done = run("report", trace, "-o", page)
     assert (done.code, done.out) == (0, "")
@@ -36,14 +36,14 @@ def test_options_reach_the_report(trace, tmp_path):
     assert "static-hot" not in text.partition("accuracy-caption")[2].partition("</table>")[0]
 
 
-def test_the_warnings_of_a_trace_are_said_too(trace, tmp_path):
+def test_report_prints_the_warnings_of_a_trace(trace, tmp_path):
     edit_facts(trace, lambda facts: facts.update(complete=False))
     done = run("report", trace, "-o", tmp_path / "x.html")
     assert done.code == 0
     assert "Warning: " in done.err
 
 
-def test_a_page_that_exists_is_kept_unless_forced(trace, tmp_path):
+def test_an_existing_page_is_overwritten_only_with_force(trace, tmp_path):
     page = tmp_path / "report.html"
     page.write_text("mine")
     done = run("report", trace, "-o", page)
@@ -63,7 +63,7 @@ def test_a_page_that_exists_is_kept_unless_forced(trace, tmp_path):
         (["--predictor", "ctrl"], 1, "ctrl needs the column 'gate_input' of routing.parquet"),
     ],
 )
-def test_what_cannot_be_done_leaves_nothing(trace, tmp_path, options, code, sentence):
+def test_a_refused_report_leaves_nothing(trace, tmp_path, options, code, sentence):
     done = run("report", trace, "-o", tmp_path / "x.html", *options)
     assert done.code == code
     assert done.err.startswith(f"Error: {sentence}")
@@ -71,7 +71,7 @@ def test_what_cannot_be_done_leaves_nothing(trace, tmp_path, options, code, sent
     assert [path.name for path in tmp_path.iterdir()] == ["run.trace"]
 
 
-def test_a_place_that_cannot_be_written_is_refused(trace, tmp_path):
+def test_an_unwritable_place_is_refused(trace, tmp_path):
     done = run("report", trace, "-o", trace)
     assert (done.code, done.err) == (2, f"Error: {trace} is a folder; name a file to write.\n")
     done = run("report", trace, "-o", tmp_path / "gone" / "x.html")

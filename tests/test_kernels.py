@@ -1,6 +1,8 @@
-"""Compiled loops run whatever becomes of the machine code that numba keeps between runs."""
+"""Compiled loops run whatever happens to the machine code that numba keeps between runs."""
 
 import errno
+import json
+import os
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from tracekit.kernels import kernel
 
-pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+compiled_only = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 
 
 def double(x):
@@ -23,6 +25,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
+@compiled_only
 def test_machine_code_is_kept(cache):
     assert kernel(double)(2) == 4
     again = kernel(double)
@@ -30,11 +33,13 @@ def test_machine_code_is_kept(cache):
     assert sum(again.stats.cache_hits.values()) == 1
 
 
+@compiled_only
 def test_no_folder_for_machine_code(monkeypatch):
     monkeypatch.setattr(FunctionCache._impl_class, "_locator_classes", [])
     assert kernel(double)(2) == 4
 
 
+@compiled_only
 def test_every_loop_does_without_such_a_folder():
     code = (
         "from numba.core.caching import FunctionCache; "
@@ -44,6 +49,7 @@ def test_every_loop_does_without_such_a_folder():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@compiled_only
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 @pytest.mark.parametrize("left", [0, 50])
 def test_machine_code_that_was_cut_short_is_made_anew(cache, ending, left):
@@ -56,6 +62,7 @@ def test_machine_code_that_was_cut_short_is_made_anew(cache, ending, left):
     assert sum(again.stats.cache_hits.values()) == 1
 
 
+@compiled_only
 def test_a_full_disk_takes_no_machine_code(cache, monkeypatch):
     def full(self, path):
         raise OSError(errno.ENOSPC, "No space left on device", path)
@@ -63,3 +70,174 @@ def test_a_full_disk_takes_no_machine_code(cache, monkeypatch):
     monkeypatch.setattr(IndexDataCacheFile, "_open_for_write", full)
     assert kernel(double)(2) == 4
     assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
+# ---- kernels that use other modules -----------------------------------------------------------
+
+KERNEL = "from tracekit.kernels import kernel\n"
+HELPER = KERNEL + "@kernel\ndef helper(x):\n    return FACTOR * x\n"
+CALLER = "\n@kernel\ndef caller(x):\n    return {}\n"
+# Each way in which `caller`, of a module of its own, comes to depend on FACTOR in another module:
+# the text of `caller`'s module, and those of the others.
+WAYS = {
+    "name": (
+        KERNEL + "from .near import helper" + CALLER.format("helper(x)"),
+        {"near.py": HELPER},
+    ),
+    "inlined": (
+        KERNEL + "from .near import helper" + CALLER.format("helper(x)"),
+        {
+            "near.py": HELPER.replace("import kernel", "import inlined").replace(
+                "@kernel", "@inlined"
+            )
+        },
+    ),
+    "other_name": (
+        KERNEL + "from .near import helper as h" + CALLER.format("h(x)"),
+        {"near.py": HELPER},
+    ),
+    "module": (
+        KERNEL + "from . import near" + CALLER.format("near.helper(x)"),
+        {"near.py": HELPER},
+    ),
+    "package": (
+        KERNEL
+        + "from . import folder\nfrom .folder import near"
+        + CALLER.format("folder.near.helper(x)"),
+        {"folder/near.py": HELPER},
+    ),
+    "helper_of_a_helper": (
+        KERNEL + "from .near import near" + CALLER.format("near(x)"),
+        {
+            "near.py": KERNEL
+            + "from .far import helper\n@kernel\ndef near(x):\n    return helper(x)\n",
+            "far.py": HELPER,
+        },
+    ),
+    "helper_below": (
+        KERNEL
+        + "from .near import helper"
+        + CALLER.format("below(x)")
+        + "@kernel\ndef below(x):\n    return helper(x)\n",
+        {"near.py": HELPER},
+    ),
+    "inner_function": (
+        KERNEL
+        + "from .near import helper\n@kernel\ndef caller(x):\n"
+        + "    def inner(y):\n        return helper(y)\n    return inner(x)\n",
+        {"near.py": HELPER},
+    ),
+    "shadowed_name": (  # the argument of another kernel has the helper's name
+        KERNEL
+        + "from .near import helper\n@kernel\ndef nothing(helper):\n    return 0 * helper"
+        + CALLER.format("helper(x) + nothing(x)"),
+        {"near.py": HELPER},
+    ),
+    "closure": (
+        KERNEL
+        + "from .near import helper\ndef made(f):\n    @kernel\n    def call(x):\n"
+        + "        return f(x)\n    return call\ncaller = made(helper)\n",
+        {"near.py": HELPER},
+    ),
+    "constant": (
+        KERNEL + "from .near import factor" + CALLER.format("factor * x"),
+        {"near.py": "factor = FACTOR\n"},
+    ),
+    "constant_of_a_module": (
+        KERNEL + "from . import near" + CALLER.format("near.factor * x"),
+        {"near.py": "factor = FACTOR\n"},
+    ),
+    "table": (
+        KERNEL + "from .near import table" + CALLER.format("table[1] * x"),
+        {"near.py": "import numpy as np\ntable = np.array([0, FACTOR, 0])\n"},
+    ),
+    "pair": (
+        KERNEL + "from .near import pair" + CALLER.format("pair[1] * x"),
+        {"near.py": "pair = (0, FACTOR)\n"},
+    ),
+}
+NUMBA = "from numba import njit\nkernel = njit(nogil=True, cache=True)\n"
+NUMBA_ALONE = tuple(
+    text.replace(KERNEL, NUMBA) for text in (WAYS["name"][0], WAYS["name"][1]["near.py"])
+)
+NO_FILE = (
+    KERNEL
+    + f"space = {{}}\nexec({HELPER.replace('FACTOR', '2')!r}, space)\nhelper = space['helper']"
+    + CALLER.format("helper(x)")
+)
+RUN = """
+import importlib, json, sys
+found = {}
+for way in sys.argv[1:]:
+    caller = importlib.import_module(way + ".caller").caller
+    answer = int(caller(10))
+    found[way] = answer, sum(caller.stats.cache_hits.values()) if hasattr(caller, "stats") else 0
+print(json.dumps(found))
+"""
+
+
+def write(folder, factor):
+    """Write a package for each way, in which `caller` multiplies by `factor`."""
+    packages = WAYS | {
+        "numba_alone": (NUMBA_ALONE[0], {"near.py": NUMBA_ALONE[1]}),
+        "no_file": (NO_FILE, {}),
+    }
+    for way, (caller, others) in packages.items():
+        for name, text in {"caller.py": caller, **others}.items():
+            file = folder / way / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text.replace("FACTOR", str(factor)))
+    return list(packages)
+
+
+def call(folder, factor, **environment):
+    """Call every `caller` with 10 in a new process.
+
+    Return, by the way it depends on `factor`, its answer and how often its machine code came from
+    disk.
+    """
+    ways = write(folder, factor)
+    path = os.pathsep.join([str(folder), *filter(None, sys.path)])
+    known = {"PYTHONPATH": path, "NUMBA_CACHE_DIR": str(folder / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-B", "-W", "error", "-c", RUN, *ways],
+        env=os.environ | known | environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """The answers of three processes; before the third, FACTOR changes from 2 to 3."""
+    folder = tmp_path_factory.mktemp("ways")
+    return [call(folder, factor) for factor in (2, 2, 3)]
+
+
+@compiled_only
+@pytest.mark.parametrize("way", WAYS)
+def test_a_change_in_another_module_is_seen(calls, way):
+    first, again, changed = (answers[way] for answers in calls)
+    assert (first, changed) == ([20, 0], [30, 0])
+    # numba itself never finds again on disk what calls a function of its closure.
+    assert again == ([20, 0] if way == "closure" else [20, 1])
+
+
+@compiled_only
+def test_numba_alone_does_not_see_it(calls):
+    """If this fails, numba stamps its cache with all that a kernel uses, and ours need not."""
+    assert [answers["numba_alone"] for answers in calls] == [[20, 0], [20, 1], [20, 1]]
+
+
+@compiled_only
+def test_what_calls_a_helper_without_a_file_is_not_kept(calls):
+    # Nobody can say later whether the helper is still the same.
+    assert [answers["no_file"] for answers in calls] == [[20, 0]] * 3
+
+
+def test_plain_python_calls_the_same_helpers(tmp_path):
+    answers = call(tmp_path, 3, NUMBA_DISABLE_JIT="1")
+    assert {way: answers[way] for way in WAYS} == {way: [30, 0] for way in WAYS}

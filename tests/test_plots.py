@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import fields
 from itertools import pairwise
 
 import matplotlib as mpl
@@ -9,15 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from routing_traces import make_trace
 
 from tracekit import analysis, datasets, plots
 from tracekit.plots import timeline
-from tracekit.plots.kinds import KINDS, Choices, caption, find_kind
-from tracekit.plots.style import series_styles
-from tracekit.policies import POLICIES, load_policies
-from tracekit.predictors import PREDICTORS
-from tracekit.scoring.predict import DEFAULT
+from tracekit.plots.kinds import KINDS, Choices, find_kind, register
+from tracekit.policies import load_policies
 from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
 NEEDY = ("horizon", "overlap")  # which cannot do with one token of one layer
@@ -43,6 +42,12 @@ def trace(request):
     return request.getfixturevalue(request.param)
 
 
+def text_of(artist, words):
+    """Return the text that says `words`."""
+    (found,) = artist.findobj(lambda one: isinstance(one, Text) and one.get_text() == words)
+    return found
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_every_plot_is_labelled_and_nothing_is_covered(trace, name):
     kind = KINDS[name]
@@ -63,9 +68,10 @@ def test_every_plot_is_labelled_and_nothing_is_covered(trace, name):
         assert page.x0 <= box.x0
         assert box.x1 <= page.x1
         assert page.y0 <= box.y0
-        assert not box.overlaps(figure._supxlabel.get_window_extent())
-    title = ax._left_title.get_window_extent()
+        assert not box.overlaps(text_of(figure, "a model, a trace").get_window_extent())
+    title = text_of(ax, ax.get_title(loc="left")).get_window_extent()
     assert title.x1 <= page.x1
+    assert title.y1 <= page.y1 - 0.05 * figure.dpi  # inches
     for axis, edges in ((ax.xaxis, ("x0", "x1")), (ax.yaxis, ("y0", "y1"))):
         boxes = [label.get_window_extent() for label in axis.get_ticklabels() if label.get_text()]
         spans = sorted((getattr(box, edges[0]), getattr(box, edges[1])) for box in boxes)
@@ -190,44 +196,6 @@ def test_gains_of_a_trace_without_gate_inputs_say_whose_guesses_they_are():
     assert "retention (prev-token)" in legend(plots.plot_gains(frame))
 
 
-def test_variants_are_named_by_their_predictor_and_by_what_differs(small):
-    params = {"prefetch.predictor": ["oracle", "prev-token"], "prefetch.spec_max": [1, 2]}
-    choices = Choices(policies=["prefetch", "retention"], params=params, cache_bytes=[40 << 20])
-    named = {
-        "prefetch (oracle) spec_max=1",
-        "prefetch (oracle) spec_max=2",
-        "prefetch (prev-token) spec_max=1",
-        "prefetch (prev-token) spec_max=2",
-        "retention (stale-gate)",
-    }
-    for kind, suffix in (("gains", ""), ("read-bytes", " at 40 MiB")):
-        labels = legend(KINDS[kind].draw(KINDS[kind].compute(small, choices)))
-        assert {name + suffix for name in named} <= labels
-    with pytest.raises(UsageError, match="shows one policy, not 5"):
-        KINDS["timeline"].compute(small, choices)
-    one = KINDS["timeline"].compute(small, Choices(policies=["retention"]))
-    assert plots.plot_timeline(one).get_title(loc="left").startswith("retention (stale-gate) at ")
-
-
-@pytest.mark.parametrize("registry", [POLICIES, PREDICTORS])
-def test_all_that_is_built_in_can_be_told_apart_in_one_plot(registry):
-    looks = series_styles([cls.name for cls in registry])
-    assert len({(v["color"], v["linestyle"], v["marker"]) for v in looks.values()}) == len(looks)
-    of_default = series_styles(DEFAULT)
-    assert len({look["color"] for name, look in of_default.items() if name != "ctrl"}) == 9
-
-
-@pytest.mark.parametrize(
-    "others", [["retention"], ["bound", "belady", "lfu", "layer-lru", "random"]]
-)
-def test_a_policy_of_ones_own_never_has_the_look_of_lru(others):
-    looks = series_styles([*others, "mine", "mine too"])
-    lru = series_styles(["lru"])["lru"]
-    for name in ("mine", "mine too"):
-        assert looks[name]["color"] != lru["color"]
-        assert looks[name]["color"] not in {looks[other]["color"] for other in others}
-
-
 @pytest.mark.parametrize("budgets", [[40 << 20], [30 << 20, 60 << 20]])
 def test_points_of_few_budgets_are_marked_and_whole(small, budgets):
     ax = plots.plot_curves(analysis.hit_rate_curves(small, cache_bytes=budgets))
@@ -300,13 +268,17 @@ def test_a_budget_that_nobody_named_is_said_to_be_an_example(small, recorded, na
 
 
 def test_a_timeline_shows_its_shades_in_the_legend(small):
+    shades = {"all hit", "half missed", "all missed"}
     frame = analysis.residency_timeline(small, "lru")
-    assert legend(plots.plot_timeline(frame)) == {"all hit", "half missed", "all missed"}
+    assert legend(plots.plot_timeline(frame)) == {*shades, "a turn begins"}
+    of_one_turn = analysis.residency_timeline(synthesize(2, 8, 2, 5), "lru")
+    assert legend(plots.plot_timeline(of_one_turn)) == shades
     ahead = analysis.residency_timeline(small, "prefetch")
     key = plots.plot_timeline(ahead).get_legend()
+    patches = key.get_patches()
     shades = {
         text.get_text(): to_rgb(patch.get_facecolor())
-        for text, patch in zip(key.get_texts(), key.get_patches(), strict=True)
+        for text, patch in zip(key.get_texts()[: len(patches)], patches, strict=True)
     }
     hit, read = np.array(to_rgb(timeline.HIT)), np.array(to_rgb(timeline.PREFETCHED))
     np.testing.assert_allclose(shades["half prefetched, half hit"], (hit + read) / 2)
@@ -321,7 +293,7 @@ def test_a_caption_is_drawn_only_where_it_is_asked_for(small):
 
 
 def test_a_caption_names_the_model_and_the_trace(small):
-    assert caption(small) == "synthetic, synthetic trace (seed 0)"
+    assert plots.caption(small) == "synthetic, synthetic trace (seed 0)"
 
 
 def test_a_timeline_mixes_the_colours_of_its_lookups(small):
@@ -369,6 +341,41 @@ def test_what_was_left_out_is_said():
     notes = analysis.accuracy_by_layer(synthesize()).attrs["notes"]
     assert len(notes) == 2
     assert all(note.startswith("Left out: ") and "gate_input" in note for note in notes)
+
+
+def test_a_recording_does_not_hide_the_replay_of_its_own_policy(recorded):
+    ax = plots.plot_read_bytes(analysis.read_bytes_by_token(recorded))
+    over, under = line(ax, "recorded at 2.4 MiB"), line(ax, "lru at 2.4 MiB")
+    assert (over.get_ydata() == under.get_ydata()).all()
+    assert over.get_zorder() > under.get_zorder()
+    assert over.get_linestyle() != "-"
+
+
+@pytest.mark.parametrize("name", ["read-bytes", "timeline"])
+def test_where_a_turn_begins_is_marked(small, name):
+    frame = KINDS[name].compute(small, Choices(cache_bytes=[40 << 20]))
+    ax = KINDS[name].draw(frame)
+    start = frame[frame["turn"] == 1]["token"].min()
+    (mark,) = [one for one in ax.get_lines() if one.get_label() == "a turn begins"]
+    assert start - 1 <= mark.get_xdata()[0] <= start
+
+
+def test_a_kind_reads_choices_that_there_are():
+    choices = {field.name for field in fields(Choices)}
+    for kind in KINDS.values():
+        assert set(kind.reads) <= choices - {"seed", "jobs"}
+        assert not kind.at_one_budget or "cache_bytes" in kind.reads
+
+
+def test_two_kinds_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="'curves' is registered twice"):
+        register("curves", "again", KINDS["curves"].data)(KINDS["curves"].draw)
+
+
+def test_a_trace_may_be_named():
+    frame = KINDS["concentration"].compute("bundled:tiny-moe-64e.trace", Choices())
+    assert len(frame) == 12
+    assert plots.caption("bundled:tiny-moe-64e.trace").startswith("tiny-moe-64e-q8_0, ")
 
 
 def test_an_unknown_kind_names_the_nearest():

@@ -1,207 +1,458 @@
-"""What every registered policy, and one of the user's own, must do whatever its rule is."""
+"""What every registered policy, and one of the user's own, must do whatever its rule is.
+
+A policy that is added is tested by nothing else. Its own rule is tested against its oracle in
+`reference`, lookup by lookup; the other tests hold for every rule.
+"""
 
 import sys
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
+import acting_reference  # noqa: F401  # files its oracles
 import numpy as np
 import pytest
-from cache_runs import EXAMPLES, budgets_of, runs
-from hypothesis import given, settings
+from cache_runs import EXAMPLES, Case, Run, cases
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from reference import ORACLES
 
-from tracekit.policies import POLICIES, Bound, Guesses, Limit, Policy, load_policy
+from tracekit.figures import Unit
+from tracekit.policies import POLICIES, Batches, Bound, Cell, Guesses, Limit, Policy, load_policy
 from tracekit.replaying import build_batches
-from tracekit.trace import UsageError
+from tracekit.trace import synthesize
 from tracekit.trace.schema import DECODE
 
 sys.path.append(str(Path(__file__).parent / "examples"))
-EVERY = [*(cls.name for cls in POLICIES), "own_ring:OwnRing"]
-CELLS = [spec for spec in EVERY if spec != "bound"]
+REGISTERED = [cls.name for cls in POLICIES]
+EVERY = [*REGISTERED, "own_ring:OwnRing"]
+CELLS = [spec for spec in EVERY if not POLICIES.find(spec).gives_limits]
+# The default of fewer-experts leaves nothing of a top-1 routing.
+PARAMS = {"fewer-experts": {"keep": 1}}
 
 
-def inputs(batches, seed=0):
-    """`batches` with made-up weights and guesses, for the policies that act on them."""
-    rng = np.random.default_rng(seed)
-    decode = np.repeat(batches.phase == DECODE, batches.lookups)
-    weights = np.where(decode, rng.random(len(batches.keys)), np.nan).astype(np.float32)
-    keys = np.full((len(batches), batches.top_k), -1, np.int32)
-    guess_weights = np.full(keys.shape, np.nan, np.float32)
-    for b in np.flatnonzero(batches.phase == DECODE):
-        n_layers = len(batches.expert_bytes)
-        layer = (batches.layer[b] + 1) % n_layers
-        keys[b] = layer * batches.n_expert + rng.permutation(batches.n_expert)[: batches.top_k]
-        guess_weights[b] = -np.sort(-rng.dirichlet(np.ones(batches.top_k)))
-    return replace(batches, weights=weights, guesses=Guesses(keys, guess_weights))
+@dataclass(frozen=True)
+class Replay:
+    """What a policy did in one case, at each of its budgets."""
+
+    policy: Policy
+    case: Case
+    cells: list
+
+    @property
+    def batches(self) -> Batches:
+        return self.case.batches
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Bytes of one expert of each batch."""
+        return self.batches.expert_bytes[self.batches.layer]
+
+    def lookups(self, cell: Cell) -> np.ndarray:
+        return self.batches.lookups if cell.lookups is None else cell.lookups
+
+    def read(self, cell: Cell) -> np.ndarray:
+        missed = (self.lookups(cell) - cell.hits) * self.sizes
+        return missed if cell.read_bytes is None else cell.read_bytes
+
+    def evicted(self, cell: Cell) -> np.ndarray:
+        """Bytes evicted after each batch: what was read and is not there."""
+        return self.read(cell) - np.diff(cell.resident_bytes, prepend=0)
 
 
-PARAMS = {"fewer-experts": {"keep": 1}}  # its default has nothing to leave out of a top-1 routing
+@cache
+def drawn_cases() -> list[Case]:
+    """The cases that all tests share: simulating each policy once on each of them is fast."""
+    found = []
+
+    @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, phases=[Phase.generate])
+    @given(case=st.one_of(cases(), cases(equal_sizes=True)))
+    def collect(case):
+        found.append(case)
+
+    collect()
+    return found
 
 
-def simulate(spec, run):
-    batches = inputs(build_batches(run.trace()))
+@cache
+def replays(spec: str) -> list[Replay]:
     policy = load_policy(spec, PARAMS.get(spec))
-    budgets = budgets_of(run)
-    return policy, batches, policy.simulate(batches, np.array(budgets), per_lookup=True), budgets
+    return [
+        Replay(policy, case, policy.simulate(case.batches, np.array(case.budgets), per_lookup=True))
+        for case in drawn_cases()
+    ]
 
 
-def lookups_of(batches, cell):
-    return batches.lookups if cell.lookups is None else cell.lookups
+def each_cell(spec):
+    """Yield (replay, cell) of each case and budget."""
+    for replay in replays(spec):
+        for cell in replay.cells:
+            yield replay, cell
 
 
-@pytest.mark.parametrize("spec", CELLS)
+# ---- the rule ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_it_has_an_oracle(name):
+    assert name in ORACLES, (
+        f"The policy {name!r} has no oracle, so nothing tests its rule. Write the rule in plain "
+        f"Python in tests/reference.py, below a line @oracle({name!r})."
+    )
+
+
+def test_every_oracle_is_of_a_policy():
+    assert set(ORACLES) <= set(REGISTERED)
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTERED if name in ORACLES])
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_cells_are_sound(spec, run):
-    policy, batches, cells, budgets = simulate(spec, run)
-    asked = batches.lookups
-    size = batches.expert_bytes[batches.layer]
-    assert [cell.budget_bytes for cell in cells] == budgets
-    for cell in cells:
-        lookups = lookups_of(batches, cell)
-        assert (cell.hits >= 0).all()
-        assert (cell.hits <= lookups).all()
-        assert (lookups == asked).all() or policy.lossy
-        if cell.hit is not None:
-            assert cell.hit.sum() == cell.hits.sum()
-        assert (cell.resident_bytes >= 0).all()
-        # What is resident was read: bytes never grow by more than what a load reads.
-        misses = lookups - cell.hits
-        read = misses * size if cell.read_bytes is None else cell.read_bytes
-        assert (np.diff(cell.resident_bytes, prepend=0) <= read).all()
-        if policy.speculative:
-            assert read.sum() == sum(
-                cell.counters[f"{part}_bytes"]
-                for part in ("demand", "speculative_useful", "speculative_wasted")
-            )
+@given(case=cases(), data=st.data())
+def test_it_agrees_with_its_oracle_on_every_lookup(name, case, data):
+    oracle, k = ORACLES[name], case.run.top_k
+    params = {
+        param: data.draw(st.sampled_from(list(values(k) if callable(values) else values)), param)
+        for param, values in oracle.params.items()
+    }
+    budgets = data.draw(st.lists(st.sampled_from(case.budgets), min_size=1, max_size=3), "budgets")
+    check_answers(name, case, params, budgets)
+
+
+@pytest.mark.parametrize("name", [name for name in REGISTERED if name in ORACLES])
+def test_it_agrees_with_its_oracle_on_a_long_run(name):
+    """Thousands of lookups, with runs of the same experts: counters and positions become large."""
+    params = {
+        param: list(values(2) if callable(values) else values)[-1]
+        for param, values in ORACLES[name].params.items()
+    }
+    check_answers(name, long_case(), params, [7, 13])
+
+
+@cache
+def long_case() -> Case:
+    rng = np.random.default_rng(0)
+    popular = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
+    passes = [(0, False, 0, {layer: [(0, 1), (4, 5)] for layer in (1, 2)})]
+    for step in range(2, 1202):
+        popular = np.roll(popular, step % 300 == 0)
+        drawn = {
+            layer: [tuple(rng.choice(6, 2, replace=False, p=popular).tolist())] for layer in (1, 2)
+        }
+        passes.append((0, True, step, drawn))
+    return Case(Run(sizes={1: 2, 2: 3}, n_expert=6, top_k=2, passes=tuple(passes)), seed=1)
+
+
+def check_answers(name, case, params, budgets):
+    """Compare what a policy answers at each budget with what its oracle does."""
+    policy = load_policy(name, params)
+    answers = policy.simulate(case.batches, np.array(budgets), per_lookup=True)
+    for budget, answer in zip(budgets, answers, strict=True):
+        expected = ORACLES[name].replay(case.loads, case.run.layer_sizes, budget, **params)
+        assert answer.budget_bytes == budget
+        if policy.gives_limits:
+            found = {field.name: getattr(answer, field.name) for field in fields(expected)}
+            assert found == vars(expected)
         else:
-            assert (read == misses * size).all()
+            check_cell(answer, case.loads, expected)
 
 
-@pytest.mark.parametrize("spec", [s for s in CELLS if not s.startswith("layer-")])
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_a_global_policy_keeps_to_its_budget_or_to_the_batch_alone(spec, run):
-    _, batches, cells, budgets = simulate(spec, run)
-    batch_bytes = batches.lookups * batches.expert_bytes[batches.layer]
-    for budget, cell in zip(budgets, cells, strict=True):
-        assert (cell.resident_bytes <= np.maximum(budget, batch_bytes)).all()
+def check_cell(cell, loads, expected):
+    """Compare a cell with an oracle's outcome: each lookup, each load, each counter."""
+    flags = [
+        key in found
+        for load, found in zip(loads, expected.hits, strict=True)
+        for key in load.recency
+    ]
+    assert cell.hit.tolist() == flags
+    assert cell.hits.tolist() == expected.count()
+    assert cell.resident_bytes.tolist() == expected.resident
+    if expected.lookups is not None:
+        assert cell.lookups.tolist() == [len(keys) for keys in expected.lookups]
+    if expected.read is not None:
+        assert cell.read_bytes.tolist() == expected.read
+        assert cell.prefetched.tolist() == expected.prefetched
+    assert set(cell.counters) == set(expected.counters)
+    for name, value in expected.counters.items():
+        assert cell.counters[name] == pytest.approx(value, abs=1e-6), name
 
 
-@pytest.mark.parametrize("spec", [s for s in CELLS if s.startswith("layer-")])
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_a_layer_keeps_to_its_share_or_to_its_routing(spec, run):
-    _, batches, cells, budgets = simulate(spec, run)
-    n_layers = len(batches.expert_bytes)
-    for budget, cell in zip(budgets, cells, strict=True):
-        held = np.zeros(n_layers, np.int64)
-        before = 0
-        for b, resident in enumerate(cell.resident_bytes.tolist()):
-            layer = batches.layer[b]
-            held[layer] += resident - before
-            before = resident
-            batch_bytes = batches.lookups[b] * batches.expert_bytes[layer]
-            assert held[layer] <= max(budget // n_layers, batch_bytes)
-
-
-@pytest.mark.parametrize("spec", [s for s in CELLS if not load_policy(s).lossy])
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_with_all_resident_every_key_misses_once(spec, run):
-    policy, batches, cells, _ = simulate(spec, run)
-    misses = (lookups_of(batches, cells[-1]) - cells[-1].hits).sum()
-    if policy.speculative:
-        assert misses <= len(np.unique(batches.keys))
-    else:
-        assert misses == len(np.unique(batches.keys))
-    assert cells[-1].resident_bytes.max() <= batches.bank_bytes
+# ---- the accounting ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spec", CELLS)
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_no_demand_policy_within_its_budget_beats_the_bound(spec, run):
-    policy, batches, cells, budgets = simulate(spec, run)
-    if policy.speculative or policy.lossy:
-        return
-    size = batches.expert_bytes[batches.layer]
-    decode = batches.phase == DECODE
-    for cell, limit in zip(cells, Bound().simulate(batches, np.array(budgets)), strict=True):
-        if (cell.resident_bytes <= np.maximum(cell.budget_bytes, batches.lookups * size)).all():
-            read = (batches.lookups - cell.hits) * size
-            assert cell.hits.sum() <= limit.hits
-            assert cell.hits[decode].sum() <= limit.hits_decode
-            assert read.sum() >= limit.read_bytes
-            assert read[decode].sum() >= limit.read_bytes_decode
+def test_hits_are_lookups_that_hit(spec):
+    for replay, cell in each_cell(spec):
+        asked, lookups = replay.batches.lookups, replay.lookups(cell)
+        assert (lookups <= asked).all() if replay.policy.lossy else (lookups == asked).all()
+        assert ((cell.hits >= 0) & (cell.hits <= lookups)).all()
+        starts = replay.batches.batch_start
+        flags = [int(cell.hit[a:b].sum()) for a, b in pairwise(starts)]
+        assert cell.hits.tolist() == flags
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_what_was_never_read_does_not_hit(spec):
+    for replay, cell in each_cell(spec):
+        if not replay.policy.speculative:
+            _, first = np.unique(replay.batches.keys, return_index=True)
+            assert not cell.hit[first].any()
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_bytes_read_are_those_of_the_misses(spec):
+    for replay, cell in each_cell(spec):
+        missed = (replay.lookups(cell) - cell.hits) * replay.sizes
+        assert (cell.resident_bytes >= 0).all()
+        assert (replay.evicted(cell) >= 0).all()  # all that is resident was read
+        if replay.policy.speculative:
+            assert (cell.read_bytes >= missed).all()
+            parts = ("demand", "speculative_useful", "speculative_wasted")
+            assert cell.read_bytes.sum() == sum(cell.counters[f"{part}_bytes"] for part in parts)
+        else:
+            assert (replay.read(cell) == missed).all()
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_a_batch_stays_until_the_next_is_looked_up(spec):
+    """Eviction never takes what the batch touched, so the next batch finds it."""
+    for replay, cell in each_cell(spec):
+        assert (cell.resident_bytes >= replay.lookups(cell) * replay.sizes).all()
+        starts = replay.batches.batch_start
+        before = set()
+        for start, stop in pairwise(starts):
+            keys = replay.batches.keys[start:stop].tolist()
+            if not replay.policy.lossy:  # it may have left the key out of the batch before
+                hits = zip(keys, cell.hit[start:stop], strict=True)
+                assert all(hit for key, hit in hits if key in before)
+            before = set(keys)
+
+
+# ---- the budget -------------------------------------------------------------------------------
+
+
+def in_layers(replay: Replay, cell: Cell):
+    """Yield (resident, evicted, limit, size, batch bytes) of every batch, in its own layer."""
+    n_layers = len(replay.batches.expert_bytes)
+    held = [0] * n_layers
+    evicted = replay.evicted(cell).tolist()
+    steps = np.diff(cell.resident_bytes, prepend=0).tolist()
+    for b, layer in enumerate(replay.batches.layer.tolist()):
+        held[layer] += steps[b]
+        size = int(replay.sizes[b])
+        batch_bytes = int(replay.lookups(cell)[b]) * size
+        yield held[layer], evicted[b], cell.budget_bytes // n_layers, [size], batch_bytes
+
+
+def in_all(replay: Replay, cell: Cell):
+    """Yield the same of every batch, in the whole cache."""
+    sizes = replay.batches.expert_bytes.tolist()
+    batch_bytes = replay.lookups(cell) * replay.sizes
+    columns = cell.resident_bytes.tolist(), replay.evicted(cell).tolist(), batch_bytes.tolist()
+    for resident, evicted, of_batch in zip(*columns, strict=True):
+        yield resident, evicted, cell.budget_bytes, sizes, of_batch
+
+
+def caches_of(spec):
+    """Yield each batch of each cell, in the cache whose budget its policy keeps to."""
+    for replay, cell in each_cell(spec):
+        yield from (in_layers if replay.policy.in_shares else in_all)(replay, cell)
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_it_keeps_to_its_budget_or_to_the_batch_alone(spec):
+    for resident, _, budget, _, batch_bytes in caches_of(spec):
+        assert resident <= max(budget, batch_bytes)
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_it_evicts_no_more_than_must_go(spec):
+    """Before the last eviction more than the budget was resident.
+
+    How large the entry was that went last is not known, but it is one of the sizes, and no more
+    than all that went.
+    """
+    for resident, evicted, budget, sizes, _ in caches_of(spec):
+        if evicted:
+            last = max((size for size in sizes if size <= evicted), default=0)
+            assert resident + last > budget
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_with_room_for_all_every_key_misses_once(spec):
+    for replay in replays(spec):
+        cell, n_keys = replay.cells[-1], len(np.unique(replay.batches.keys))
+        misses = int((replay.lookups(cell) - cell.hits).sum())
+        if replay.policy.speculative or replay.policy.lossy:
+            assert misses <= n_keys
+        else:
+            assert misses == n_keys
+        assert not replay.evicted(cell).any()
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_no_demand_policy_within_its_budget_beats_the_bound(spec):
+    for replay in replays(spec):
+        if replay.policy.speculative or replay.policy.lossy:
+            continue
+        decode = replay.batches.phase == DECODE
+        limits = Bound().simulate(replay.batches, np.array(replay.case.budgets))
+        for cell, limit in zip(replay.cells, limits, strict=True):
+            batch_bytes = replay.batches.lookups * replay.sizes
+            if (cell.resident_bytes <= np.maximum(cell.budget_bytes, batch_bytes)).all():
+                read = replay.read(cell)
+                assert cell.hits.sum() <= limit.hits
+                assert cell.hits[decode].sum() <= limit.hits_decode
+                assert read.sum() >= limit.read_bytes
+                assert read[decode].sum() >= limit.read_bytes_decode
+
+
+def test_the_bound_is_between_nothing_and_everything():
+    for replay in replays("bound"):
+        asked = len(replay.batches.keys)
+        n_keys = len(np.unique(replay.batches.keys))
+        hits = [limit.hits for limit in replay.cells]
+        assert hits == sorted(hits)
+        assert hits[-1] == asked - n_keys
+        for limit in replay.cells:
+            assert 0 <= limit.hits_decode <= limit.hits
+            assert 0 <= limit.read_bytes_decode <= limit.read_bytes
+
+
+# ---- what an answer may depend on -------------------------------------------------------------
+
+
+def same(one, other, n_batches=None, n_lookups=None):
+    """Say whether two answers are the same in the first batches, or in all and in their totals."""
+    if isinstance(one, Limit):
+        return one == other
+    if n_batches is None and one.counters != other.counters:
+        return False
+    of_batches = ("hits", "resident_bytes", "lookups", "read_bytes", "prefetched")
+    for name in (*of_batches, "hit"):
+        n = n_lookups if name == "hit" else n_batches
+        a, b = getattr(one, name), getattr(other, name)
+        if (a is None) != (b is None) or (a is not None and not np.array_equal(a[:n], b[:n])):
+            return False
+    return True
+
+
+def with_another_future(batches, b, rng):
+    """`batches` whose experts have other names from batch `b` on, layer by layer."""
+    n_expert = batches.n_expert
+    renamed = np.concatenate(
+        [layer * n_expert + rng.permutation(n_expert) for layer in range(len(batches.expert_bytes))]
+    ).astype(np.int32)
+    start = batches.batch_start[b]
+    keys, guessed = batches.keys.copy(), batches.guesses.keys.copy()
+    keys[start:] = renamed[keys[start:]]
+    guessed[b:] = np.where(guessed[b:] < 0, -1, renamed[guessed[b:]])
+    weights = batches.weights.copy()
+    weights[start:] = weights[start:][::-1]
+    weights[np.isnan(batches.weights) != np.isnan(weights)] = 0.5
+    weights[np.isnan(batches.weights)] = np.nan
+    guesses = Guesses(guessed, batches.guesses.weights)
+    return replace(batches, keys=keys, weights=weights, guesses=guesses)
+
+
+def without_future(batches, b):
+    """The first `b` batches of `batches`."""
+    weights = batches.weights[: batches.batch_start[b]]
+    guesses = Guesses(batches.guesses.keys[:b], batches.guesses.weights[:b])
+    return replace(batches.only(np.arange(b)), weights=weights, guesses=guesses)
+
+
+@pytest.mark.parametrize("spec", [s for s in CELLS if not POLICIES.find(s).offline])
+def test_it_does_not_know_the_future(spec):
+    rng = np.random.default_rng(0)
+    for replay in replays(spec):
+        batches, budgets = replay.batches, np.array(replay.case.budgets)
+        b = int(rng.integers(1, len(batches) + 1))
+        for other in (with_another_future(batches, b, rng), without_future(batches, b)):
+            answers = replay.policy.simulate(other, budgets, per_lookup=True)
+            for cell, answer in zip(replay.cells, answers, strict=True):
+                assert same(cell, answer, b, batches.batch_start[b])
 
 
 @pytest.mark.parametrize("spec", EVERY)
-@settings(max_examples=EXAMPLES // 3, deadline=None)
-@given(run=runs())
-def test_the_same_seed_gives_the_same_answer_whatever_the_other_budgets(spec, run):
-    _, batches, cells, budgets = simulate(spec, run)
-    for cell, budget in zip(cells, budgets, strict=True):
-        (again,) = load_policy(spec, PARAMS.get(spec)).simulate(batches, np.array([budget]))
-        if isinstance(cell, Limit):
-            assert again == cell
-        else:
-            np.testing.assert_array_equal(again.hits, cell.hits)
-            np.testing.assert_array_equal(again.resident_bytes, cell.resident_bytes)
+def test_an_answer_does_not_depend_on_the_other_budgets(spec):
+    for replay in replays(spec):
+        batches, budgets = replay.batches, replay.case.budgets
+        for budget, cell in zip(budgets, replay.cells, strict=True):
+            # A new policy has the same seed.
+            new = load_policy(spec, PARAMS.get(spec))
+            (alone,) = new.simulate(batches, np.array([budget]), per_lookup=True)
+            assert same(cell, alone)
+        reversed_twice = np.array([*reversed(budgets), *reversed(budgets)])
+        cells = replay.policy.simulate(batches, reversed_twice, per_lookup=True)
+        assert all(map(same, cells, [*reversed(replay.cells)] * 2))
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_the_bound_is_between_nothing_and_everything(run):
-    _, batches, limits, _ = simulate("bound", run)
-    n_keys = len(np.unique(batches.keys))
-    previous = 0
-    for limit in limits:
-        assert previous <= limit.hits <= len(batches.keys) - n_keys
-        assert 0 <= limit.hits_decode <= limit.hits
-        assert 0 <= limit.read_bytes_decode <= limit.read_bytes
-        previous = limit.hits
-    assert limits[-1].hits == len(batches.keys) - n_keys
+@pytest.mark.parametrize("spec", EVERY)
+def test_flags_of_lookups_are_given_if_asked_for(spec):
+    for replay in replays(spec):
+        plain = replay.policy.simulate(replay.batches, np.array(replay.case.budgets))
+        for cell, without in zip(replay.cells, plain, strict=True):
+            if isinstance(cell, Cell):
+                assert cell.hit is not None
+                assert without.hit is None
+                cell = replace(cell, hit=None)
+            assert same(cell, without)
 
 
-@pytest.mark.parametrize("cls", list(POLICIES), ids=lambda cls: cls.name)
-def test_a_policy_says_what_it_is(cls):
+@pytest.mark.parametrize("spec", EVERY)
+def test_threads_change_nothing(spec):
+    batches = build_batches(synthesize(4, 16, 2, 300, expert_bytes=[2, 3, 3, 5]))
+    rng = np.random.default_rng(0)
+    layer = (batches.layer + 1) % 4
+    guessed = (layer[:, None] * 16 + rng.integers(0, 8, (len(batches), 1))) + [0, 8]
+    guessed[batches.phase != DECODE] = -1
+    batches = replace(
+        batches,
+        weights=rng.random(len(batches.keys)).astype(np.float32),
+        guesses=Guesses(guessed.astype(np.int32), np.full(guessed.shape, 0.5, np.float32)),
+    )
+    policy = load_policy(spec, PARAMS.get(spec))
+    budgets = [np.array([batches.bank_bytes * share // 16]) for share in range(16)]
+    alone = [policy.simulate(batches, budget, per_lookup=True) for budget in budgets]
+    with ThreadPoolExecutor(4) as pool:
+        at_once = pool.map(lambda budget: policy.simulate(batches, budget, True), budgets)
+        assert all(same(a, b) for (a,), (b,) in zip(alone, at_once, strict=True))
+
+
+# ---- what it says of itself -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", EVERY)
+def test_it_says_what_it_is(spec):
+    cls = POLICIES.find(spec)
     assert issubclass(cls, Policy)
     assert cls.summary
     assert not cls.summary.endswith(".")
-    assert load_policy(cls.name).params == cls.Params()
+    params = cls.Params()
+    assert load_policy(spec).params == params
     if cls.stochastic:
-        assert cls.Params().seed == 0
+        assert params.seed == 0
+    if cls.needs_predictor:
+        assert isinstance(params.predictor, str)
+        assert isinstance(params.horizon, int)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_match():
-    with pytest.raises(UsageError, match=r"^No policy is called 'lruu'; did you mean 'lru'\?$"):
-        load_policy("lruu")
+@pytest.mark.parametrize("spec", CELLS)
+def test_its_counters_are_those_it_declares(spec):
+    kinds = {Unit.FRACTION: float, Unit.COUNT: int, Unit.BYTES: int}
+    for replay, cell in each_cell(spec):
+        declared = replay.policy.counters
+        assert list(cell.counters) == [figure.name for figure in declared]
+        for figure in declared:
+            value = cell.counters[figure.name]
+            assert figure.nullable if value is None else type(value) is kinds[figure.unit]
 
 
-@pytest.mark.parametrize(
-    ("spec", "params", "sentence"),
-    [
-        ("lru", {"size": "1"}, "lru has no parameter 'size'; it has none."),
-        ("random", {"sed": "1"}, "random has no parameter 'sed'; it has: seed."),
-        ("random", {"seed": "x"}, "random.seed takes a whole number, not 'x'."),
-        ("random", {"seed": 1.5}, "random.seed takes a whole number, not 1.5."),
-        ("random", {"seed": "-1"}, "random: seed must be 0 or more."),
-        ("random", {"seed": True}, "random.seed takes a whole number, not True."),
-        ("drop-cold", {"frac": "inf"}, "drop-cold.frac takes a number, not 'inf'."),
-        ("drop-cold", {"frac": "nan"}, "drop-cold.frac takes a number, not 'nan'."),
-    ],
-)
-def test_a_wrong_parameter_is_refused(spec, params, sentence):
-    with pytest.raises(UsageError) as error:
-        load_policy(spec, params)
-    assert str(error.value) == sentence
-
-
-def test_a_parameter_may_be_one_of_numpy():
-    assert load_policy("random", {"seed": np.int64(7)}).params.seed == 7
-    assert load_policy("drop-cold", {"frac": np.float32(0.5)}).params.frac == 0.5
-    assert type(load_policy("drop-cold", {"frac": np.int8(1)}).params.frac) is float
-
-
-def test_a_parameter_is_read_from_text():
-    assert load_policy("random", {"seed": "7"}).params.seed == 7
+@pytest.mark.parametrize("spec", EVERY)
+def test_it_answers_with_cells_or_with_limits(spec):
+    for replay in replays(spec):
+        kind = Limit if replay.policy.gives_limits else Cell
+        assert all(type(cell) is kind for cell in replay.cells)
+        assert [cell.budget_bytes for cell in replay.cells] == replay.case.budgets

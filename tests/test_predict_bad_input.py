@@ -6,14 +6,14 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from predict_traces import toy, trace_of
+from predict_traces import tables_of, toy, trace_of
 
 from tracekit.policies import Retention
+from tracekit.predictors import Predictor
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.guesses import guesses
 from tracekit.scoring import predict
-from tracekit.trace import Trace, TraceError, UsageError
-from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
+from tracekit.trace import TraceError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,7 @@ def test_one_layer():
         ({"horizons": [1, 0]}, "horizons takes a whole number, 1 or more, not 0."),
         ({"horizons": 1.5}, "horizons takes a whole number, 1 or more, not 1.5."),
         ({"named": [2.5]}, "named takes a whole number, 1 or more, not 2.5."),
+        ({"block_tokens": 0}, "block_tokens takes a whole number, 1 or more, not 0."),
         ({"seed": -1}, "seed takes a whole number, 0 or more, not -1."),
         ({"jobs": -1}, "jobs takes a number of threads, 1 or more, not -1."),
         (
@@ -129,25 +130,22 @@ def test_one_layer():
         ),
     ],
 )
-def test_what_was_asked_for_cannot_be(arguments, sentence):
+def test_impossible_arguments_are_refused(arguments, sentence):
     with pytest.raises(UsageError) as error:
         predict(trace_of(toy()), **arguments)
     assert str(error.value) == sentence
 
 
-def test_a_null_gate_input_is_placed():
-    run = toy()
-    trace = trace_of(run)
-    table = trace.table(ROUTING_FILE)
+def test_the_error_says_where_a_gate_input_is_null():
+    tables = tables_of(toy())
+    table = tables.routing
     row = int(np.flatnonzero((table["step"].to_numpy() == 9) & (table["layer"].to_numpy() == 2))[1])
-    column = table["gate_input"].combine_chunks().to_pylist()
+    column = table["gate_input"].to_pylist()
     column[row] = None
     at = table.schema.get_field_index("gate_input")
-    broken = table.set_column(
-        at, table.schema.field(at), pa.array(column, table.schema.field(at).type)
-    )
-    steps = trace.table(STEPS_FILE)
-    trace = Trace.from_tables(trace.facts, trace.layers, broken, steps)
+    field = table.schema.field(at)
+    tables.routing = table.set_column(at, field, pa.array(column, field.type))
+    trace = tables.trace()
     with pytest.raises(TraceError) as error:
         predict(trace, ["stale-gate"])
     assert str(error.value) == (
@@ -175,12 +173,9 @@ def test_an_unknown_gating_ranks_by_logits_but_not_with_a_bias():
 
 
 def test_nothing_decoded():
-    run = toy(turns=(1,))
-    trace = trace_of(run, prefill=5)
-    n = 5 * 4
-    routing = trace.table(ROUTING_FILE).slice(0, n)
-    steps = trace.table(STEPS_FILE).slice(0, 5)
-    trace = Trace.from_tables(trace.facts, trace.layers, routing, steps, name="toy.trace")
+    tables = tables_of(toy(turns=(1,)), prefill=5)
+    tables.routing, tables.steps = tables.routing.slice(0, 5 * 4), tables.steps.slice(0, 5)
+    trace = tables.trace()
     with pytest.raises(TraceError, match=r"toy.trace holds no decoded token.*record with -n 1"):
         predict(trace)
 
@@ -220,6 +215,32 @@ def test_a_predictor_of_ones_own_that_gives_no_number(monkeypatch):
     )
     with pytest.raises(TraceError, match="turn 0, step 5, layer 0, static-hot gave a score"):
         predict(trace_of(toy()), ["static-hot"])
+
+
+class Undeclared(Predictor):
+    name = "undeclared"
+    summary = "it reads a column that it does not need"
+
+    def scores(self, block, layer):
+        return block.logits[:, layer]
+
+
+class Misspelt(Undeclared):
+    needs = ("logit",)
+
+
+def test_a_column_that_is_not_among_the_needs():
+    with pytest.raises(UsageError) as error:
+        predict(trace_of(toy()), Undeclared)
+    assert str(error.value) == (
+        "A predictor reads the column 'logits', which is not among its `needs`; add it there."
+    )
+    with pytest.raises(UsageError) as error:
+        predict(trace_of(toy()), [Misspelt])
+    assert str(error.value) == (
+        "undeclared needs a column 'logit', but predictors can need only weights, logits, "
+        "gate_input, token, embedding, router_matrix, norm_weight."
+    )
 
 
 def test_numbers_may_be_of_numpy_and_one_stands_for_a_list():

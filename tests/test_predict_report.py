@@ -11,8 +11,11 @@ import pytest
 from predict_traces import toy, trace_of
 
 import tracekit.predictors.base
-from tracekit.predictors import PREDICTORS
+from tracekit.figures import Unit
+from tracekit.predictors import PREDICTORS, Predictor
 from tracekit.scoring import predict
+from tracekit.scoring.predict import default_predictors
+from tracekit.scoring.rows import COLUMNS, LAYER_COLUMNS
 from tracekit.scoring.text import percent
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
@@ -134,6 +137,38 @@ def test_frames(result):
     layers = result.layers
     assert len(layers) == 4 * 4
     assert layers.query("predictor == 'stale-gate' and layer == 0")["slot_accuracy"].isna().all()
+
+
+def test_every_column_is_declared(result):
+    named = [4, 8]
+    for frame, columns, more in (
+        (result.frame, COLUMNS, []),
+        (result.layers, LAYER_COLUMNS, ["predictor", "horizon"]),
+    ):
+        declared = [
+            name
+            for figure in columns
+            for name in (
+                [f"{figure.name}_{m}" for m in named]
+                if figure.unit is Unit.MAPPING
+                else [figure.name]
+            )
+        ]
+        assert list(frame) == [*more, *declared]
+        nullable = {figure.name for figure in columns if figure.nullable}
+        missing = {name for name in frame if name not in more and frame[name].isna().any()}
+        assert missing - {"recall_4", "recall_8", "mass_named_4", "mass_named_8"} <= nullable
+
+
+def test_a_row_is_what_the_record_says(result):
+    for row, record in zip(result.rows, result.records, strict=True):
+        assert row.recall == {int(m): rate for m, rate in record["recall"].items()}
+        assert list(row.ci95) == record["ci95"]
+        assert [layer.hits for layer in row.layers] == [x["hits"] for x in record["layers"]]
+        assert result.row(row.predictor, row.horizon) is row
+        assert result.record(row.predictor, row.horizon) == record
+    with pytest.raises(UsageError, match="ctrl at horizon 2 is not in this result"):
+        result.row("ctrl", 2)
 
 
 # ---- intervals --------------------------------------------------------------------------------
@@ -268,18 +303,37 @@ def test_parameters_of_ones_own(tmp_path, monkeypatch):
         assert str(error.value) == sentence
 
 
-def test_every_predictor_is_described():
-    for cls in PREDICTORS:
-        assert cls.summary
-        assert cls.__doc__
+class LowestIds(Predictor):
+    name = "lowest-ids"
+    summary = "ids 0 to k"
+
+    def scores(self, block, layer):
+        return np.tile(-np.arange(16, dtype=np.float32), (len(block), 1))
+
+
+def test_a_predictor_of_ones_own_is_a_rival_under_its_own_name():
+    result = predict(trace_of(toy()), [LowestIds, "ctrl", "random-guess", "oracle"])
+    assert [row.short_label for row in result.rows] == ["lowest-ids", "ctrl", "random", "oracle"]
+    assert [row.scored.is_rival() for row in result.rows] == [True, False, False, False]
+    assert result.sentences()[0].startswith("lowest-ids names ")
+    # A policy could not find it by its name.
+    assert "retention.predictor" not in result.sentences()[-1]
+
+
+def test_the_default_table_follows_the_registry():
+    scored = [cls.name for cls in default_predictors()]
+    assert scored == [cls.name for cls in PREDICTORS if cls.by_default]
+    assert scored[:3] == ["stale-gate", "prev-token", "ctrl"]
+    assert "oracle" not in scored
+    assert predict(trace_of(toy())).config["predictors"] == scored
 
 
 # ---- the command ------------------------------------------------------------------------------
 
 
-def command(*arguments, cwd):
+def command(*arguments, cwd, name="predict"):
     return subprocess.run(
-        [sys.executable, "-m", "tracekit", "predict", *map(str, arguments)],
+        [sys.executable, "-m", "tracekit", name, *map(str, arguments)],
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -334,6 +388,49 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
     done = command(recorded, "--predictor", "lowest_ids:Lowest", cwd=recorded.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("lowest ")
+
+
+@pytest.mark.parametrize("name", ["predict", "replay"])
+@pytest.mark.parametrize("owner", ["chosen", "chosen_ids:Chosen"])
+def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, owner):
+    (recorded.parent / "chosen_ids.py").write_text(
+        dedent("""
+        from dataclasses import dataclass
+
+        import numpy as np
+
+        from tracekit.predictors import Predictor
+
+        @dataclass(frozen=True)
+        class ChosenParams:
+            ids: str = ""
+
+        class Chosen(Predictor):
+            name = "chosen"
+            summary = "ids that are given"
+            Params = ChosenParams
+
+            def scores(self, block, layer):
+                text, ids = self.params.ids.split("=")
+                assert text == " the ids", text
+                scores = np.zeros((len(block), self.routers.n_expert), np.float32)
+                scores[:, [int(i) for i in ids.split(", ")]] = 1
+                return scores
+        """)
+    )
+    option = "--predictor" if name == "predict" else "--policy"
+    value = " the ids=7, 5, 5, 3, 9"
+    done = command(
+        *(recorded, option, "chosen_ids:Chosen", "--param", f"{owner}.ids={value}"),
+        *("--format", "json"),
+        cwd=recorded.parent,
+        name=name,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["config"]["params"] == {f"{owner}.ids": value}
+    experts = toy(turns=(20, 20)).experts
+    assert document["results"][0]["hits"] == np.isin(experts, [3, 5, 7, 9]).sum()
 
 
 @pytest.mark.parametrize(

@@ -98,15 +98,15 @@ def test_oracle_names_what_is_selected():
     assert record["unscored"] == 0
 
 
-def test_blocks_and_threads_change_nothing(monkeypatch):
+def test_blocks_and_threads_change_nothing():
     trace = trace_of(toy(turns=(33, 20, 25)))
     names = [*PLAIN, "random-guess", "oracle"]
     whole = predict(trace, names, jobs=1).records
     cut = [(b.start, len(b)) for b in blocks.decode_blocks(trace, tokens=7)]
     assert max(n for _, n in cut) == 7
     assert sum(n for _, n in cut) == 78
-    monkeypatch.setattr(blocks.decode_blocks, "__defaults__", ((), 7))
-    for record, other in zip(whole, predict(trace, names, jobs=3).records, strict=True):
+    parts = predict(trace, names, jobs=3, block_tokens=7).records
+    for record, other in zip(whole, parts, strict=True):
         record.pop("fit", None), other.pop("fit", None)
         assert record == other
 

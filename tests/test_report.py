@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
-from report_pages import plain, report
+from report_pages import Page, plain, report
 from report_traces import HOSTILE_NAME, HOSTILE_PROMPT, edit_facts, edit_pieces, open_written, write
 from routing_traces import make_trace
 
@@ -20,7 +20,7 @@ from tracekit.report import build_report
 from tracekit.report.caching import DEFAULT_POLICIES, FRACTIONS, default_budgets
 from tracekit.report.matrix import NOT_LOOKED_UP, recorded_view
 from tracekit.report.words import mib
-from tracekit.routing.grid import decode_grid
+from tracekit.routing.grid import decode_grid, decode_weights
 from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, MISS
@@ -182,13 +182,14 @@ def test_a_policy_that_cannot_run_leaves_the_others_where_they_are(tmp_path):
 
 
 def test_the_matrix_holds_every_routing(trace, page):
-    config, grid = page.config(), decode_grid(trace, weights=True)
+    config, grid = page.config(), decode_grid(trace)
     assert config["tokens"] == grid.n_tokens
     assert config["layers"] == grid.layer.tolist()
     experts = np.frombuffer(page.blob("experts-0"), np.uint8).reshape(grid.experts.shape)
     assert (experts == grid.experts).all()
     weights = np.frombuffer(page.blob("weights-0"), np.uint8).reshape(grid.experts.shape)
-    assert np.abs(weights * config["weightScale"] - grid.weights).max() <= config["weightScale"]
+    error = weights * config["weightScale"] - decode_weights(trace, grid)
+    assert np.abs(error).max() <= config["weightScale"]
 
 
 def states_of(page, view, shape):
@@ -259,7 +260,7 @@ def test_more_than_256_experts_take_two_bytes(tmp_path):
 
 
 def test_weights_that_are_not_known_are_left_out():
-    grid = decode_grid(make_trace(), weights=True)
+    grid = decode_grid(make_trace())
     rows = make_trace().routing(["weights"])["weights"]
     none = report(make_trace(weights=np.full_like(rows, np.nan)))
     assert none.config()["weightScale"] is None
@@ -275,7 +276,7 @@ def test_warnings_stand_before_the_figures(tmp_path):
     edit_facts(path, lambda facts: facts.update(complete=False))
     trace = Trace.open(path)
     (warning,) = trace.warnings
-    text = build_report(trace)
+    text = build_report(trace, pictures={})
     assert text.count(warning) == 1
     assert text.index(warning) < text.index('id="short"')
 
@@ -290,9 +291,10 @@ def test_warnings_stand_before_the_figures(tmp_path):
     ],
     ids=["one layer", "no gate inputs", "one token", "one expert"],
 )
-def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, sizes, sentence):
+@pytest.mark.parametrize("pictures", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, sizes, sentence, pictures):
     carried = {"gate_inputs": True, "logits": True}
-    page = report(open_written(tmp_path / "x.trace", **carried | sizes), pictures=True)
+    page = report(open_written(tmp_path / "x.trace", **carried | sizes), pictures)
     assert page.says(sentence)
     assert page.config()["tokens"] > 0
 
@@ -321,7 +323,8 @@ def test_a_trace_without_expert_sizes_still_shows_what_was_recorded():
         }
     ).append_column("dropped", pa.nulls(len(rows["turn"]), pa.list_(pa.uint8(), 2)))
     trace = Trace.from_tables(sized.facts, layers, table)
-    page = report(trace, pictures=True)
+    page = Page(build_report(trace, pictures={"cache": ["reuse", "curves"]}))
+    assert [picture for picture in page.all("p") if "Not drawn" in picture["text"]]
     assert page.config()["expertBytes"] == [None] * 3
     assert [e["text"] for e in page.all("option")] == ["as recorded"]
     assert page.says("does not say how many bytes an expert of layer 0 has")
@@ -346,9 +349,13 @@ def test_what_cannot_be_done_is_refused(trace, tmp_path):
 
 def test_the_same_trace_gives_the_same_page(tmp_path):
     trace = open_written(tmp_path / "x.trace")
+    pictures = {"cache": ["curves", "read-bytes"], "routing": ["popularity"]}
     # All but the time that a fit took.
-    pages = [re.sub(r"in \d+\.\d s", "", build_report(trace)) for _ in range(2)]
-    assert pages[0] == pages[1]
+    first, second = (
+        re.sub(r"in \d+\.\d s", "", build_report(trace, pictures=pictures)) for _ in range(2)
+    )
+    assert first == second
+    assert first.count("data:image/") == 3
 
 
 def test_a_page_can_be_read_without_seeing_it(page):

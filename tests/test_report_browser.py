@@ -80,11 +80,11 @@ def spoken(trace, token, layer):
 
 def check_cell(browser, trace, token, layer):
     turn, step, hits, lookups, experts = spoken(trace, token, layer)
-    said = until(browser, "matrix-said", f"^Turn {turn}, step {step}, layer {layer}, token")
-    assert f"{hits} of {lookups} experts were resident" in said
-    listed = said.rpartition("Experts: ")[2].rstrip(".").split(", ")
-    assert [text.split()[0] for text in listed] == experts
-    assert sum(text.endswith(" hit") for text in listed) == hits
+    sentence = until(browser, "matrix-spoken", f"^Turn {turn}, step {step}, layer {layer}, token")
+    assert f"{hits} of {lookups} experts were resident" in sentence
+    of_experts = sentence.rpartition("Experts: ")[2].rstrip(".").split(", ")
+    assert [text.split()[0] for text in of_experts] == experts
+    assert sum(text.endswith(" hit") for text in of_experts) == hits
     rows = browser.run(
         "return [...document.querySelectorAll('#matrix-rows tr')]"
         ".map((row) => row.cells[1].textContent)"
@@ -139,8 +139,8 @@ def test_text_of_a_trace_stays_text(browser):
         shown = piece.decode()
         while browser.text("matrix-piece") != shown:
             press(browser, Keys.ARROW_RIGHT)
-            until(browser, "matrix-said", "token")
-        assert f"token “{shown}”" in until(browser, "matrix-said", re.escape(shown))
+            until(browser, "matrix-spoken", "token")
+        assert f"token “{shown}”" in until(browser, "matrix-spoken", re.escape(shown))
     assert browser.run("return window.hacked") is None
     assert browser.run("return document.querySelectorAll('img:not(figure img), h1 *').length") == 0
     assert browser.complaints() == []
@@ -148,7 +148,7 @@ def test_text_of_a_trace_stays_text(browser):
 
 def test_the_matrix_answers_to_the_keyboard(browser, trace):
     last_token, last_layer = WIDE["n_tokens"] - 1, WIDE["n_layer"] - 1
-    assert browser.text("matrix-said") == ""  # nothing is said before the reader moves
+    assert browser.text("matrix-spoken") == ""  # silent until the reader moves
     press(browser, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_UP)
     check_cell(browser, trace, 2, 1)
     press(browser, Keys.ARROW_DOWN, Keys.ARROW_DOWN)  # the lowest layer is the end
@@ -269,7 +269,7 @@ def test_only_what_is_shown_is_unpacked(browser):
     # Of one chunk: residency, experts, weights, text; and the strip of the whole run.
     assert at_first == 5 < pieces
     press(browser, Keys.END)
-    until(browser, "matrix-said", "step 205")
+    until(browser, "matrix-spoken", "step 205")
     assert at_first < browser.run("return window.unpacked") <= 2 * at_first
 
 
@@ -335,15 +335,15 @@ def test_a_phone_scrolls_down_only(page):
 
 def test_controls_have_names_that_are_read_out(browser):
     nodes = browser.command("Accessibility.getFullAXTree")["nodes"]
-    named = {}
+    names = {}
     for node in nodes:
         if not node.get("ignored"):
-            named.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value"))
-    assert named["application"] == ["Residency by token and layer"]
-    assert named["slider"] == ["Lookups missed by each token of the run"]
-    assert named["combobox"] == ["Residency"]
-    assert len(named["button"]) == 4
-    assert all(name for role in ("button", "image", "region", "table") for name in named[role])
+            names.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value"))
+    assert names["application"] == ["Residency by token and layer"]
+    assert names["slider"] == ["Lookups missed by each token of the run"]
+    assert names["combobox"] == ["Residency"]
+    assert len(names["button"]) == 4
+    assert all(name for role in ("button", "image", "region", "table") for name in names[role])
 
 
 def test_a_trace_of_one_token_and_one_layer_has_a_matrix(chromium, folder):
@@ -354,7 +354,7 @@ def test_a_trace_of_one_token_and_one_layer_has_a_matrix(chromium, folder):
     until(chromium, "matrix-cell-title", "^Step 0, layer 0")
     press(chromium, Keys.ARROW_RIGHT, Keys.ARROW_UP, Keys.END, Keys.PAGE_UP)
     assert "0 of 2 experts were resident; 2 read" in until(
-        chromium, "matrix-said", "Step 0, layer 0"
+        chromium, "matrix-spoken", "Step 0, layer 0"
     )
     assert chromium.complaints() == []
 
@@ -386,3 +386,28 @@ def test_a_wide_window_shows_tables_whole_and_a_phone_says_that_they_scroll(fold
             assert hinted
             assert collapse == "separate"  # cells that stay in sight keep their lines
         assert phone.run("return document.documentElement.scrollWidth") == 390
+
+
+def lines(browser):
+    """The widths of the texts, of the tables, and of the widest line of text."""
+    return browser.run(
+        """
+        const width = (part) => Math.round(part.getBoundingClientRect().width);
+        const widths = (what) => [...new Set([...document.querySelectorAll(what)].map(width))];
+        const rows = [...document.querySelectorAll(".texts")].flatMap((part) => {
+          const range = document.createRange();
+          range.selectNodeContents(part);
+          return [...range.getClientRects()].map((row) => row.width);
+        });
+        return [widths(".texts"), widths(".scroll"), Math.max(...rows)];
+        """
+    )
+
+
+@pytest.mark.parametrize("width", [1600, 1200, 800])
+def test_text_is_as_wide_as_the_tables_and_its_lines_are_short(page, width):
+    with browsers.chromium(width=width) as desk:
+        desk.open(page)
+        texts, tables, longest = lines(desk)
+    assert texts == tables
+    assert longest < 780  # a hundred characters

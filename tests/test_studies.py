@@ -81,7 +81,7 @@ def test_the_sweep_command_writes_prints_and_checks(study):
     assert f"Wrote {table}." in first.err
     assert len(pd.read_csv(table)) == 9
 
-    assert f"{table} is as before." in run("sweep", study).err
+    assert f"{table} is unchanged." in run("sweep", study).err
     assert run("sweep", "--check", study).code == 0
     assert "small: " in run("sweep", "-v", study).err  # what the replay had to say of the trace
 

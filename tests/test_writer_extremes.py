@@ -128,6 +128,7 @@ def check(trace: Trace) -> None:
         assert np.array_equal(
             found[name], np.broadcast_to(values, found[name].shape), equal_nan=floats
         ), name
+    assert trace.kept.all()
     assert trace.expert_bytes.tolist() == [1, 1 << 40]
     for layer in layers():
         for name in ("router_matrix", "router_bias", "selection_bias", "norm_weight"):

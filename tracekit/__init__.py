@@ -11,6 +11,8 @@ Everything here is imported when it is first used, so that ``import tracekit`` c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tracekit.display import draw_with
+
 if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
@@ -32,6 +34,10 @@ _PUBLIC = {
     "sweep": ("tracekit.studies", "sweep"),
     "synthesize": ("tracekit.trace", "synthesize"),
 }
+
+# A result draws itself with a plot; only this module may know both.
+draw_with("ReplayResult", "tracekit.plots.curves", "plot_replay")
+draw_with("PredictResult", "tracekit.plots.accuracy", "plot_scores")
 
 # Submodules that are public as a whole.
 _MODULES = ("analysis", "engine", "plots")

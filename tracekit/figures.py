@@ -31,6 +31,7 @@ class Unit(Enum):
     MIB = "MiB"
     FRACTION = "fraction"
     MS = "ms"
+    SECONDS = "s"
     FLAG = "true or false"
     MAPPING = "mapping"
     ROWS = "rows"
@@ -185,8 +186,16 @@ def quoted(names: Iterable[Any]) -> str:
 
 
 def settings(params: Mapping[str, Any]) -> str:
-    """Write parameters and their values: ``predictor=oracle horizon=1``."""
-    return " ".join(f"{name}={value}" for name, value in params.items())
+    """Write parameters and their values: ``predictor=oracle horizon=1``.
+
+    A value that would read as several words stands in quotes.
+    """
+    return " ".join(f"{name}={_one_word(str(value))}" for name, value in params.items())
+
+
+def _one_word(text: str) -> str:
+    several = not text or text[0] in "'\"" or any(c.isspace() for c in text)
+    return repr(text) if several else text
 
 
 def printable(text: str) -> str:

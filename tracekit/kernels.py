@@ -1,46 +1,169 @@
-"""How hot loops are compiled: on first use, and kept between runs as far as that is possible."""
+"""How a hot loop is compiled: on its first call, with the machine code kept on disk for later runs.
 
+In goes a Python function that numba can compile; out comes the same function, compiled. Nothing
+here knows what a loop computes. A kernel may call kernels of other modules: machine code on disk
+is used only while every file that went into it is unchanged.
+"""
+
+# numba does not annotate its cache.
+# mypy: allow-untyped-calls
+
+import hashlib
+import inspect
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ParamSpec, TypeVar, cast
+from weakref import WeakKeyDictionary
 
+import numpy as np
 from numba import njit
-from numba.core.caching import FunctionCache
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
+# The digest of each function's file as it was when the function was imported; None: not readable.
+_digests: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile `function` without the GIL, and keep the machine code where there is a place for it.
+
+    That place is beside the source, in the user's cache folder or in ``NUMBA_CACHE_DIR``. Where
+    none can be written, as in a read-only container, numba itself would refuse; here every process
+    compiles again, which takes seconds.
+    """
+    python = _remember_file(function)
+    compiled = njit(nogil=True)(function)
+    if isinstance(compiled, Dispatcher):  # not under NUMBA_DISABLE_JIT
+        with suppress(RuntimeError):  # numba found no place to write to
+            vars(compiled)["_cache"] = _Cache(python)
+    return compiled
+
+
+def inlined(function: Callable[P, R]) -> Callable[P, R]:
+    """Make `function` a helper of kernels: its code becomes part of each kernel that calls it."""
+    _remember_file(function)
+    return njit(nogil=True, inline="always")(function)
 
 
 class _Cache(FunctionCache):
-    """numba's cache of machine code on disk, whose troubles are no trouble of a replay.
+    """numba's cache of machine code on disk, stamped with all that the machine code depends on.
 
-    A file that was cut short is as good as none, and what a full disk does not take is compiled
-    again next time.
+    numba stamps it with the kernel's own file, so that a helper of another module could change
+    unnoticed. A cache that cannot be read or written is no error: a file that was cut short counts
+    as absent, and what a full disk does not take is compiled again next time.
     """
+
+    def __init__(self, function: FunctionType) -> None:
+        super().__init__(function)
+        self._function = function
+        self._own_stamp = self._impl.locator.get_source_stamp()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         with suppress(*_UNREADABLE):
+            self._stamp()
             return super().load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except _UNREADABLE:  # saving reads the index; an unreadable one is begun anew
+        except _UNREADABLE:  # saving reads the index; an unreadable one is replaced
             with suppress(OSError):
                 self.flush()
                 super().save_overload(sig, data)
 
+    def _stamp(self) -> None:
+        """Stamp the cache with what the kernel uses; keep nothing if that cannot be said.
 
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function` without the GIL, and keep the machine code where there is a place for it.
+        This waits for the first call, since a kernel may use what is defined below it.
+        """
+        dependencies = _dependencies(self._function)
+        if dependencies is None:
+            self.disable()
+            return
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=(self._own_stamp, *dependencies),
+        )
 
-    That is beside the source, in the user's cache folder or in ``NUMBA_CACHE_DIR``. Where none can
-    be written, as in a read-only container, numba itself would refuse; here every process compiles
-    anew, which takes seconds.
+
+def _dependencies(function: FunctionType) -> list[str] | None:
+    """Describe the kernels that `function` calls, however indirectly, and the constants of all.
+
+    numba compiles both into the machine code. None if the file of such a kernel cannot be read.
     """
-    compiled = njit(nogil=True)(function)
-    if isinstance(compiled, Dispatcher):  # not under NUMBA_DISABLE_JIT
-        with suppress(RuntimeError):  # numba found no place to write to
-            compiled._cache = _Cache(function)
-    return compiled
+    stamps: list[str] = []
+    seen = {function}
+    waiting = list(_values_used(function))
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Dispatcher):
+            helper = value.py_func
+            if helper in seen:
+                continue
+            seen.add(helper)
+            digest = _digests[helper] if helper in _digests else _digest_of_file(helper)
+            if digest is None:
+                return None
+            line = helper.__code__.co_firstlineno
+            stamps.append(f"{helper.__module__}.{helper.__qualname__}:{line} {digest}")
+            waiting += _values_used(helper)
+        elif isinstance(value, tuple):
+            waiting += value
+        elif isinstance(value, np.ndarray):
+            stamps.append(f"{value.dtype} {value.shape} {_digest(value.tobytes())}")
+        elif isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
+            stamps.append(repr(value))
+    return stamps
+
+
+def _values_used(function: FunctionType) -> Iterator[object]:
+    """Yield the values of the global names and of the closure that occur in `function`.
+
+    Attributes are looked up by their name alone, in every module that occurs, so this may yield
+    more than is used. That may cost a compilation, and never gives a wrong result.
+    """
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # a variable that is not set yet
+            yield cell.cell_contents
+    names = list(dict.fromkeys(_names_in(function.__code__)))
+    spaces = [function.__globals__]
+    for space in spaces:  # grows while it is read
+        for name in names:
+            value = space.get(name)
+            if not isinstance(value, ModuleType):
+                yield value
+            elif not any(vars(value) is known for known in spaces):
+                spaces.append(vars(value))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in `code` and in the functions inside it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
+
+
+def _remember_file(function: Callable[..., object]) -> FunctionType:
+    """Note what the file of `function` holds now: the file may change before the first call."""
+    python = cast(FunctionType, function)
+    _digests[python] = _digest_of_file(python)
+    return python
+
+
+def _digest_of_file(function: FunctionType) -> str | None:
+    try:
+        return _digest(Path(inspect.getfile(function)).read_bytes())
+    except OSError:
+        return None
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -6,7 +6,7 @@ This module knows nothing of what the classes do.
 
 import difflib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from types import ModuleType
 from typing import ClassVar, Generic, Protocol, TypeGuard, TypeVar
@@ -30,6 +30,13 @@ _users_files: set[str] = set()
 def is_users_file(file: str) -> bool:
     """Say whether `file` was loaded as ``module:Class``: its errors are for its author to mend."""
     return file in _users_files
+
+
+def unknown(kind: str, name: str, known: Collection[str]) -> UsageError:
+    """Return the error about a name that is not among `known`: it names the nearest match."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
+    return UsageError(f"No {kind} is called {name!r}; {hint}")
 
 
 class Registry(Generic[T]):
@@ -89,9 +96,7 @@ class Registry(Generic[T]):
                 f"The parameters of a {self.kind} are given apart here: {plain}, and "
                 f"--param {plain}.{setting}."
             )
-        near = difflib.get_close_matches(name, self._classes, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(self._classes)}."
-        raise UsageError(f"No {self.kind} is called {name!r}; {hint}")
+        raise unknown(self.kind, name, self._classes)
 
     def _load(self, spec: str) -> type[T]:
         """Return the class that ``module:Class`` names."""

@@ -1,7 +1,10 @@
-"""Tables of plain text."""
+"""Texts with tables in them: as plain text for a terminal, as HTML for a notebook."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+from textwrap import indent
 from typing import Any, Generic, TypeVar
 
 Row = TypeVar("Row")
@@ -59,3 +62,65 @@ def _spaced(lines: Sequence[str], groups: Sequence[Any]) -> Iterator[str]:
         if i and groups[i] != groups[i - 1]:
             yield ""
         yield line
+
+
+@dataclass(frozen=True)
+class Table(Generic[Row]):
+    """A table, in whichever form it is written.
+
+    Attributes
+    ----------
+    columns : sequence of Column
+    rows : sequence
+        What the columns make their texts of.
+    group : callable, optional
+        Rows of which this differs are set apart.
+    title : str
+        The line above the table, where it needs one.
+    indent : int
+        Spaces before each line of the text.
+    """
+
+    columns: Sequence[Column[Row]]
+    rows: Sequence[Row]
+    group: Callable[[Row], Any] | None = None
+    title: str = ""
+    indent: int = 0
+
+    def text(self) -> str:
+        """Return the table as aligned text."""
+        title = f"{self.title}\n" if self.title else ""
+        return title + indent(render(self.columns, self.rows, self.group), " " * self.indent)
+
+    def html(self) -> str:
+        """Return the table as HTML; every text in it is escaped."""
+        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        header = _html_row("th", [column.header for column in self.columns])
+        bodies = []
+        for _, rows in groupby(self.rows, self.group or (lambda row: None)):
+            cells = ([column.cell(row) for column in self.columns] for row in rows)
+            bodies.append(f"<tbody>{''.join(_html_row('td', of_row) for of_row in cells)}</tbody>")
+        return f"<table>{caption}<thead>{header}</thead>{''.join(bodies)}</table>"
+
+
+Part = str | Table[Any]  # lines of text, or a table
+
+
+def as_text(parts: Iterable[Part]) -> str:
+    """Return `parts` as plain text, with empty lines between them."""
+    return "\n\n".join(part if isinstance(part, str) else part.text() for part in parts)
+
+
+def as_html(parts: Iterable[Part]) -> str:
+    """Return `parts` as HTML: paragraphs and tables, every text in them escaped."""
+    return "\n".join(
+        f"<p>{_html_lines(part)}</p>" if isinstance(part, str) else part.html() for part in parts
+    )
+
+
+def _html_row(tag: str, texts: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{_html_lines(text.strip())}</{tag}>' for text in texts)}</tr>"
+
+
+def _html_lines(text: str) -> str:
+    return escape(text).replace("\n", "<br>")

@@ -2,12 +2,12 @@
 
     pip install -e '.[bench]' && python tests/benchmarks/replay_speed.py
 
-One generated trace, 48 layers × 128 experts × top-8 × 20,000 tokens: 7.7 million lookups. Both
-programs run on one thread, in turns, so that a slow moment of the machine meets both; the ratio is
-the median over the pairs. libcachesim reads the lookups with its native reader from a file in
-memory (hash power 16); its construction is excluded, as is that of our batches. It evicts after
-every lookup where we evict after a layer's, so hit rates differ by a little. Its LFU forgets what
-was evicted: another policy.
+It replays one generated trace of 48 layers × 128 experts × top-8 × 20,000 tokens: 7.7 million
+lookups. Both programs run on one thread and in turns, so that a slow moment of the machine affects
+both; the ratio is the median over the pairs. libcachesim reads the lookups with its native reader
+from a file in memory (hash power 16). The time to construct it is excluded, as is the time to build
+our batches. It evicts after every lookup and we evict after a layer's lookups, so hit rates differ
+a little. Its LFU forgets the count of what was evicted, so it is another policy.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from pathlib import Path
 import libcachesim
 import numpy as np
 
+from tracekit.formats import open_any
 from tracekit.policies import Batches, Policy, load_policy
 from tracekit.replaying import build_batches, replay
 from tracekit.trace import Trace, synthesize
@@ -38,7 +39,7 @@ SIZES = {
 
 
 def generated(expert_bytes: int | list[int], n_tokens: int) -> Trace:
-    """Return the trace that everything here runs on."""
+    """Return the trace that both programs replay."""
     return synthesize(LAYERS, EXPERTS, TOP_K, n_tokens, expert_bytes=expert_bytes)
 
 
@@ -74,8 +75,8 @@ def their_curve(path: Path, budgets: np.ndarray) -> float:
 
 
 def compare(label: str, pairs: int, lookups: int, ours: Callable, other: Callable) -> None:
-    """Run both in turns and print nanoseconds a lookup and the ratio."""
-    ours()  # compiled, if it was not
+    """Run both in turns; print nanoseconds a lookup and the ratio."""
+    ours()  # compile it first
     times = [(seconds(ours), other()) for _ in range(pairs)]
     best = [1e9 * min(column) / lookups for column in zip(*times, strict=True)]
     ratio = statistics.median(b / a for a, b in times)
@@ -83,7 +84,7 @@ def compare(label: str, pairs: int, lookups: int, ours: Callable, other: Callabl
 
 
 def simulate(policy: Policy, batches: Batches, budgets: np.ndarray) -> None:
-    """Replay, with the pass over the trace that finds next uses if the policy needs them."""
+    """Replay; if the policy needs next uses, the pass that finds them is included."""
     vars(batches).pop("next_use", None)
     policy.simulate(batches, budgets)
 
@@ -113,12 +114,12 @@ def against_libcachesim(n_tokens: int, pairs: int, folder: Path) -> None:
 
 
 def memory(n_tokens: int) -> None:
-    """Print the bytes a replay takes beyond the trace's columns; run in a process of its own."""
+    """Print the bytes that a replay takes beyond the trace's columns; needs a new process."""
     names = ["lru", "lfu", "random", "layer-lru", "layer-lfu", "belady", "bound"]
-    replay(generated(SIZES["by layer"], 10), names, cache_fraction=0.1, jobs=2)  # compiled
+    replay(generated(SIZES["by layer"], 10), names, cache_fraction=0.1, jobs=2)  # compile first
     trace = generated(SIZES["by layer"], n_tokens)
     trace.routing(["turn", "pass", "phase", "step", "layer", "experts"])
-    # The peak so far is that of the generator: fill it up, so that what follows shows on top.
+    # The peak so far is the generator's. Fill memory up to it, so that the replay raises it.
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     spare = peak * 1024 - _resident_bytes()
     filler = np.ones(max(spare, 0), np.uint8)
@@ -137,10 +138,8 @@ def _resident_bytes() -> int:
 
 
 def table(csv: Path) -> None:
-    """Print the time of the 11-budget × 6-policy table of a recorded trace, in process."""
-    from tracekit import open_trace
-
-    trace = open_trace(csv)
+    """Print how long a table of 11 budgets × 6 policies of a recorded trace takes in process."""
+    trace = open_any(csv)
     names = ["lru", "lfu", "random", "layer-lru", "layer-lfu", "belady"]
     budgets = [250, 500, 750, 1000, 1500, 2000, 2500, 3000, 4000, 6000, 8000]
 

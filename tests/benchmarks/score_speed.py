@@ -4,9 +4,10 @@
     python tests/benchmarks/score_speed.py --parquet    # and end to end from a trace on disk
 
 10,000 tokens of 48 layers, 128 experts and 2,048 values a gate input are scored by stale-gate. Both
-sides multiply the same arrays in the same run, turn and turn about; the products alone are taken at
-the faster of a plain loop and a loop on the scorer's own threads. The figure that counts is the
-ratio, which is to be at least 60 %. OPENBLAS_NUM_THREADS=1 is how the command line runs it.
+sides multiply the same arrays in the same run, in alternation. The products alone are timed in a
+plain loop and in a loop on the scorer's own threads, and the faster of the two counts. The figure of
+interest is the ratio, which should be at least 60 %. OPENBLAS_NUM_THREADS=1 is how the command line
+runs it.
 """
 
 import argparse
@@ -27,8 +28,8 @@ from tracekit.routing.blocks import Block
 from tracekit.routing.selection import SelectionRule
 from tracekit.scoring import predict
 from tracekit.scoring.run import score_parts
-from tracekit.scoring.tally import Tally, Units
-from tracekit.scoring.training import Entry
+from tracekit.scoring.tally import Tally
+from tracekit.stats.units import Units
 
 LAYERS, EXPERTS, TOP_K, WIDTH, BLOCK = 48, 128, 8, 2048, 500
 
@@ -79,8 +80,8 @@ def scored(matrices, gate_input, experts, pool):
     """Score stale-gate at horizon 1."""
     tokens = len(gate_input)
     units = Units.of(np.array([0]), np.array([tokens]))
-    routers = RouterArrays(matrices)
-    entry = Entry(StaleGate(routers, 1), 1, Tally(LAYERS, TOP_K, (TOP_K,), len(units)))
+    predictor = StaleGate(RouterArrays(matrices), 1)
+    tally = Tally(LAYERS, TOP_K, (TOP_K,), len(units))
     for start in range(0, tokens, BLOCK):
         stop = min(start + BLOCK, tokens)
         block = Block(
@@ -89,10 +90,13 @@ def scored(matrices, gate_input, experts, pool):
             start_in_turn=start,
             step=np.arange(start, stop, dtype=np.int32),
             experts=experts[start:stop],
-            gate_input=gate_input[start:stop],
+            kept=np.ones(stop - start, bool),
+            decode_pass=np.arange(start, stop),
+            previous_row=np.arange(stop - start) - 1,
+            columns={"gate_input": gate_input[start:stop]},
         )
-        score_parts([(entry, block)], routers, units, pool)
-    return entry.tally
+        score_parts([(predictor, tally, block)], units, pool)
+    return tally
 
 
 def timed(work, *arguments):
@@ -180,7 +184,7 @@ def score_trace(path, jobs):
     result = predict(trace, ["stale-gate"], per_layer=False, jobs=jobs)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    routings = result.records[0]["routings"]
+    routings = result.rows[0].routings
     print(
         f"from Parquet: {seconds:.2f} s, {1e9 * seconds / routings:.0f} ns a routing; "
         f"peak memory of the process {peak:.2f} GiB"

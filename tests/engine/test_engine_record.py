@@ -48,6 +48,7 @@ def test_turns_passes_steps(model: Path, tmp_path: Path) -> None:
     steps = trace.steps(["turn", "pass", "step", "phase", "token", "piece"])
     # 13 and 4 tokens in chunks of 5, then 4 decode passes a turn
     assert steps["step"].tolist() == [*range(17), *range(8)]
+    assert trace.kept.all()
     assert steps["turn"].tolist() == [0] * 17 + [1] * 8
     first, second = [0] * 5 + [1] * 5 + [2] * 3 + [3, 4, 5, 6], [7] * 4 + [8, 9, 10, 11]
     assert steps["pass"].tolist() == first + second

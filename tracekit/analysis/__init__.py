@@ -1,9 +1,9 @@
-"""What a trace says about its model's routing: one function a question, a DataFrame each.
+"""What does a trace say about its model's routing? One function a question, a DataFrame each.
 
-Every function takes an open trace and returns tidy rows: one observation a row, the words of the
-trace format as column names, units in the names. The scalars that a reader needs beside the
-figures (``bank_bytes``, ``token_cycle_bytes``, ``chance``) stand in columns of their own, so that
-a table written to a file still says everything. `tracekit.plots` draws these frames.
+Every function takes a trace, or its path or ``bundled:NAME``, and returns tidy rows: one observation
+a row, the words of the trace format as column names, units in the names. The scalars that a reader
+needs beside the figures (``bank_bytes``, ``token_cycle_bytes``, ``chance``) stand in columns of their
+own, so that a table written to a file still says everything. `tracekit.plots` draws these frames.
 """
 
 from tracekit.analysis.accuracy import accuracy_by_horizon, accuracy_by_layer, recall_by_named

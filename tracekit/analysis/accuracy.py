@@ -1,25 +1,34 @@
-"""Prediction accuracy by layer, by horizon, and by how many experts are named."""
+"""Prediction accuracy by layer, by horizon, and by how many experts are named.
+
+In: a trace, or the result of `predict` on it. Out: frames that `tracekit.plots` draws.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
 from tracekit.arguments import as_list, names_in
+from tracekit.formats import as_trace
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
 from tracekit.scoring import PredictResult, predict
-from tracekit.scoring.usable import check_usable
+from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace
+
+Names = str | Sequence[str] | None
 
 BY_LAYER = ("stale-gate", "prev-token", "static-hot", "ctrl")
 BY_HORIZON = ("stale-gate", "stale-gate-renorm", "prev-token")
 BY_NAMED = ("stale-gate", "prev-token", "static-hot")
 FURTHEST = 4
 
+_INTERVAL = ["ci95_low", "ci95_high"]
+
 
 def accuracy_by_layer(
-    trace: Trace,
-    predictors: str | Sequence[str] | None = None,
+    trace: Trace | str | Path,
+    predictors: Names = None,
     *,
     seed: int = 0,
     jobs: int | None = None,
@@ -28,12 +37,12 @@ def accuracy_by_layer(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
         Names, or ``module:Class``; `BY_LAYER` by default, as far as the trace carries what they
         need: ``attrs["notes"]`` of the frame says which were left out and why.
     seed : int
-        Of the intervals' bootstrap.
+        Seed of the intervals' bootstrap.
     jobs : int, optional
         Threads.
 
@@ -49,21 +58,20 @@ def accuracy_by_layer(
     TraceError
         A predictor that was named needs what the trace does not have; no decoded token.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_LAYER)
-    frame = layers_scored(predict(trace, chosen, seed=seed, jobs=jobs))
-    frame.attrs["notes"] = notes
-    return frame
+    return _noted(layers_scored(predict(trace, chosen, seed=seed, jobs=jobs)), notes)
 
 
 def layers_scored(result: PredictResult) -> pd.DataFrame:
     """Return the rows of `accuracy_by_layer` from a result that is there already."""
     columns = ["predictor", "horizon", "layer", "routings", "unscored", "slot_accuracy"]
-    return result.layers[[*columns, "exact_rate", "ci95_low", "ci95_high"]].copy()
+    return result.layers[[*columns, "exact_rate", *_INTERVAL]].copy()
 
 
 def accuracy_by_horizon(
-    trace: Trace,
-    predictors: str | Sequence[str] | None = None,
+    trace: Trace | str | Path,
+    predictors: Names = None,
     horizon: int | Sequence[int] | None = None,
     *,
     seed: int = 0,
@@ -73,10 +81,9 @@ def accuracy_by_horizon(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
-        `BY_HORIZON` by default, as far as the trace carries what they need; see
-        `accuracy_by_layer`.
+        As for `accuracy_by_layer`; `BY_HORIZON` by default.
     horizon : int or sequence of int, optional
         1 to 4 by default, as far as the model has layers.
     seed, jobs
@@ -97,6 +104,7 @@ def accuracy_by_horizon(
     UsageError
         A horizon past the model.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_HORIZON)
     if not any(PREDICTORS.find(name).has_horizon for name in chosen):
         chosen = ["stale-gate"]  # so that the error says what it lacks
@@ -104,14 +112,12 @@ def accuracy_by_horizon(
         horizon = range(1, max(2, min(FURTHEST + 1, len(trace.moe_layers))))
     result = predict(trace, chosen, horizon, per_layer=False, seed=seed, jobs=jobs).frame
     columns = ["predictor", "horizon", "routings", "unscored", "slot_accuracy", "exact_rate"]
-    frame = result[[*columns, "ci95_low", "ci95_high"]].copy()
-    frame.attrs["notes"] = notes
-    return frame
+    return _noted(result[[*columns, *_INTERVAL]].copy(), notes)
 
 
 def recall_by_named(
-    trace: Trace,
-    predictors: str | Sequence[str] | None = None,
+    trace: Trace | str | Path,
+    predictors: Names = None,
     named: int | Sequence[int] | None = None,
     *,
     seed: int = 0,
@@ -121,10 +127,9 @@ def recall_by_named(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     predictors : str or sequence of str, optional
-        `BY_NAMED` by default, as far as the trace carries what they need; see
-        `accuracy_by_layer`.
+        As for `accuracy_by_layer`; `BY_NAMED` by default.
     named : int or sequence of int, optional
         Numbers of experts; k, 1.5 k, 2 k, 3 k and 4 k by default, as far as there are experts.
     seed, jobs
@@ -144,13 +149,11 @@ def recall_by_named(
     UsageError
         More experts to name than the model has.
     """
+    trace = as_trace(trace)
     chosen, notes = _usable(trace, predictors, BY_NAMED)
-    named = as_list(named) if named is not None else named_by_default(trace)
-    frame = recall_scored(
-        predict(trace, chosen, named=named, per_layer=False, seed=seed, jobs=jobs), named
-    )
-    frame.attrs["notes"] = notes
-    return frame
+    named = named_by_default(trace) if named is None else as_list(named)
+    result = predict(trace, chosen, named=named, per_layer=False, seed=seed, jobs=jobs)
+    return _noted(recall_scored(result, named), notes)
 
 
 def named_by_default(trace: Trace) -> list[int]:
@@ -161,30 +164,35 @@ def named_by_default(trace: Trace) -> list[int]:
 
 def recall_scored(result: PredictResult, named: Sequence[int]) -> pd.DataFrame:
     """Return the rows of `recall_by_named` from a result that scored `named`."""
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         [
             {
-                "predictor": row["predictor"],
-                "horizon": row["horizon"],
+                "predictor": row.predictor,
+                "horizon": row.horizon,
                 "named": m,
-                "routings": row["routings"],
-                "recall": row[f"recall_{m}"],
-                "gate_mass": row[f"mass_named_{m}"],
+                "routings": row.routings,
+                "recall": row.recall[m],
+                "gate_mass": row.mass_named[m],
                 "chance": m / result.n_expert,
             }
-            for row in result.frame.to_dict("records")
+            for row in result.rows
             for m in named
         ]
     )
+    return frame.astype({"recall": "float64", "gate_mass": "float64"})
 
 
-def _usable(
-    trace: Trace, named: str | Sequence[str] | None, default: Sequence[str]
-) -> tuple[list[str], list[str]]:
-    """Take what was named as it is; of the default, what can run, and say what cannot."""
+def _usable(trace: Trace, named: Names, default: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the names given, or those of `default` that can run and why the others cannot."""
     if named is not None:
         return names_in(named), []
     routers = Routers(trace)
-    reasons = {name: check_usable(trace, routers, PREDICTORS.find(name)) for name in default}
+    reasons = {name: why_unusable(trace, routers, PREDICTORS.find(name)) for name in default}
     usable = [name for name, reason in reasons.items() if reason is None]
     return usable, [f"Left out: {reason}" for reason in reasons.values() if reason]
+
+
+def _noted(frame: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Return `frame` with `notes` as its attribute of that name."""
+    frame.attrs["notes"] = notes
+    return frame

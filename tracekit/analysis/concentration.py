@@ -1,14 +1,17 @@
 """How evenly a layer spreads its tokens over its experts, and a token its weight."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.popularity import expert_popularity
-from tracekit.routing.grid import decode_grid
+from tracekit.formats import as_trace
+from tracekit.routing.grid import decode_grid, decode_weights
 from tracekit.trace import Trace
 
 
-def routing_concentration(trace: Trace) -> pd.DataFrame:
+def routing_concentration(trace: Trace | str | Path) -> pd.DataFrame:
     """Entropies and the top expert's share, layer by layer. Decode only.
 
     Two questions that are easily confused: *load* is about all tokens together (does the layer
@@ -31,11 +34,12 @@ def routing_concentration(trace: Trace) -> pd.DataFrame:
     TraceError
         The trace holds no decoded token.
     """
-    grid = decode_grid(trace, weights=True)
+    trace = as_trace(trace)
+    grid = decode_grid(trace)
     load = expert_popularity(trace, "decode")["share"].to_numpy().reshape(grid.n_layers, -1)
     load_bits = _entropy_bits(load)
 
-    weights = grid.weights.astype(np.float64)
+    weights = decode_weights(trace, grid).astype(np.float64)
     total = weights.sum(axis=2, keepdims=True)
     share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
     known = ~np.isnan(share).any(axis=2)
@@ -56,16 +60,18 @@ def routing_concentration(trace: Trace) -> pd.DataFrame:
 
 
 def _entropy_bits(shares: np.ndarray) -> np.ndarray:
-    """Shannon entropy along the last axis; 0 log 0 is 0, NaN stays NaN."""
+    """Return Shannon's entropy along the last axis; 0 log 0 is 0, NaN stays NaN."""
     logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
-    return -(shares * logs).sum(axis=-1)
+    entropy: np.ndarray = -(shares * logs).sum(axis=-1)
+    return entropy
 
 
 def _mean_of_known(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Mean over tokens of the known values [T, L]; NaN for a layer that has none."""
+    """Return the mean over tokens of the known values [T, L]; NaN for a layer without any."""
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
-    return np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    mean: np.ndarray = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
+    return mean
 
 
 def _over(values: np.ndarray, limit: float) -> np.ndarray:

@@ -1,13 +1,15 @@
 """Hit rate by cache budget, with everything that limits it."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tracekit.formats import as_trace
 from tracekit.policies import Batches, Policy
-from tracekit.replaying import build_batches, replay
+from tracekit.replaying import ReplayResult, build_batches, replay
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
@@ -15,7 +17,7 @@ POLICIES = ("bound", "belady", "ring", "lru", "lfu", "layer-lru")
 
 
 def hit_rate_curves(
-    trace: Trace,
+    trace: Trace | str | Path,
     policies: str | Policy | Sequence[str | Policy] = POLICIES,
     cache_bytes: int | Sequence[int] | None = None,
     *,
@@ -27,7 +29,7 @@ def hit_rate_curves(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     policies : str, Policy, or several of them
     cache_bytes : int or sequence of int, optional
         Budgets; by default a grid from nothing to all that the trace touches (more changes
@@ -51,10 +53,20 @@ def hit_rate_curves(
     UsageError
         An unknown policy.
     """
+    trace = as_trace(trace)
     batches = build_batches(trace)
     if cache_bytes is None:
         cache_bytes = budget_grid(batches)
     result = replay(trace, policies, cache_bytes=cache_bytes, params=params, seed=seed, jobs=jobs)
+    return _with_limits(result, batches)
+
+
+def curves_replayed(result: ReplayResult) -> pd.DataFrame:
+    """Return the rows of `hit_rate_curves` from a replay that was run already."""
+    return _with_limits(result, build_batches(result.trace))
+
+
+def _with_limits(result: ReplayResult, batches: Batches) -> pd.DataFrame:
     decode, cumulative = _ceilings(batches)
     frame = result.frame.assign(
         token_cycle_bytes=batches.token_cycle_bytes,
@@ -78,16 +90,15 @@ def budget_grid(batches: Batches) -> list[int]:
 
 
 def _ceilings(batches: Batches) -> tuple[float, float]:
-    """Hit rates with every expert resident, of decode lookups and of all."""
+    """Return the hit rates with every expert resident, of decode lookups and of all."""
     _, first = np.unique(batches.keys, return_index=True)
     lookups = len(batches.keys)
     per_batch = batches.lookups
     decode_lookups = int(per_batch[batches.phase == DECODE].sum())
     of_batch = np.searchsorted(batches.batch_start, first, side="right") - 1
     decode_first = int((batches.phase[of_batch] == DECODE).sum())
-    return _share(decode_lookups - decode_first, decode_lookups), _share(
-        lookups - len(first), lookups
-    )
+    decode = _share(decode_lookups - decode_first, decode_lookups)
+    return decode, _share(lookups - len(first), lookups)
 
 
 def _share(part: int, whole: int) -> float:

@@ -1,26 +1,63 @@
 """How much better a policy hits than another, with an interval."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 
 from tracekit.arguments import names_in
+from tracekit.figures import Declared, Unit
+from tracekit.formats import as_trace
 from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, simulate
 from tracekit.replaying.budgets import budgets_in_bytes
+from tracekit.replaying.reads import reads_of
 from tracekit.routing.turns import DecodedTurns
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
 
+FRACTIONS = (0.1, 0.25, 0.5, 0.75)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How one policy compares with the baseline at one budget."""
+
+    policy: Annotated[str, Declared(Unit.NAME, "the policy's name")]
+    params: Annotated[Mapping[str, Any], Declared(Unit.MAPPING, "the policy's parameters, by name")]
+    baseline: Annotated[str, Declared(Unit.NAME, "the policy that it is compared with")]
+    cache_bytes: Annotated[int, Declared(Unit.BYTES, "the cache budget")]
+    cache_fraction: Annotated[float, Declared(Unit.FRACTION, "the budget, of the expert bank")]
+    token_cycle_bytes: Annotated[int, Declared(Unit.BYTES, "what one token touches")]
+    hit_rate_decode: Annotated[
+        float, Declared(Unit.FRACTION, "hits of the lookups of decoded tokens")
+    ]
+    baseline_hit_rate_decode: Annotated[
+        float, Declared(Unit.FRACTION, "the same under the baseline")
+    ]
+    gain: Annotated[float, Declared(Unit.FRACTION, "how much higher the policy's hit rate is")]
+    ci95_low: Annotated[
+        float,
+        Declared(Unit.FRACTION, "low end of the gain's 95 % interval, NaN with too few tokens"),
+    ]
+    ci95_high: Annotated[float, Declared(Unit.FRACTION, "high end of that interval")]
+    demand_bytes_decode: Annotated[
+        int, Declared(Unit.BYTES, "read for decode lookups that missed: what tokens wait for")
+    ]
+    speculative_bytes_decode: Annotated[
+        int, Declared(Unit.BYTES, "read ahead for decoded tokens, useful or not")
+    ]
+
 
 def hit_rate_gains(
-    trace: Trace,
+    trace: Trace | str | Path,
     policies: str | Policy | Sequence[str | Policy] = ("retention",),
-    cache_fraction: float | Sequence[float] = (0.1, 0.25, 0.5, 0.75),
+    cache_fraction: float | Sequence[float] = FRACTIONS,
     baseline: str | Policy = "lru",
     *,
     cache_bytes: int | Sequence[int] | None = None,
@@ -30,7 +67,7 @@ def hit_rate_gains(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     policies : str, Policy, or several of them
         That look up what the model selects, as those do that are not lossy.
     cache_fraction : float or sequence of float
@@ -44,21 +81,34 @@ def hit_rate_gains(
     Returns
     -------
     DataFrame
-        One row per (policy, budget): ``policy``, ``params`` (a mapping), ``baseline`` (its name),
-        ``cache_bytes``, ``cache_fraction``, ``token_cycle_bytes``, ``hit_rate_decode`` of the
-        policy, ``baseline_hit_rate_decode``, ``gain`` (their difference, a fraction), ``ci95_low``,
-        ``ci95_high`` (NaN where there is too little to draw from), ``demand_bytes_decode`` (read
-        for lookups that missed: what a decoded token waits for), ``speculative_bytes_decode`` (read
-        ahead).
+        One row per (policy, budget), with the columns that `Gain` declares; the ends of the
+        interval are NaN where there is too little to draw from.
 
     Raises
     ------
     UsageError
-        An unknown policy, a lossy one, or one that has totals only (`bound`); a size that is
-        none.
+        An unknown policy, a lossy one, or one that has totals only (`bound`); a size that is not
+        from 0 on.
     TraceError
         No decoded token, or a policy's predictor lacks a column.
     """
+    found = gains_over(
+        trace, policies, cache_fraction, baseline, cache_bytes=cache_bytes, seed=seed
+    )
+    return pd.DataFrame([asdict(gain) for gain in found])
+
+
+def gains_over(
+    trace: Trace | str | Path,
+    policies: str | Policy | Sequence[str | Policy],
+    cache_fraction: float | Sequence[float] = FRACTIONS,
+    baseline: str | Policy = "lru",
+    *,
+    cache_bytes: int | Sequence[int] | None = None,
+    seed: int = 0,
+) -> list[Gain]:
+    """Return the rows of `hit_rate_gains`."""
+    trace = as_trace(trace)
     turns = DecodedTurns.of(trace)
     units = Units.of(turns.turn, turns.tokens)
     batches = build_batches(trace)
@@ -73,51 +123,55 @@ def hit_rate_gains(
 
     shared: dict[tuple[str, int], Batches] = {}
 
-    def cells(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
+    def run(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
         policy = load_policy(chosen) if isinstance(chosen, str) else chosen
-        inputs = inputs_of(policy, trace, batches, shared=shared)
-        found = [] if policy.lossy else simulate(policy, inputs, budgets)
-        if not all(isinstance(cell, Cell) for cell in found) or not found:
-            raise UsageError(
-                f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "
-                "every expert and has hits of its own."
-            )
-        return policy, found
+        return policy, _cells(policy, inputs_of(policy, trace, batches, shared=shared), budgets)
 
     slots = by_unit(batches.lookups)
     bootstrap = Bootstrap(units.turn, seed)
-    reference, plain = cells(baseline)
-    rows = []
+    reference, reference_cells = run(baseline)
+    gains = []
     for chosen in names_in(policies):
-        policy, found = cells(chosen)
-        for cell, base in zip(found, plain, strict=True):
-            hits, against = by_unit(cell.hits), by_unit(base.hits)
-            low, high = bootstrap.interval(hits, slots, against=against)
-            rate, base_rate = hits.sum() / slots.sum(), against.sum() / slots.sum()
-            demand, speculative = _decode_reads(batches, cell)
-            rows.append(
-                {
-                    "policy": policy.name,
-                    "params": asdict(policy.params),
-                    "baseline": reference.name,
-                    "cache_bytes": cell.budget_bytes,
-                    "cache_fraction": cell.budget_bytes / batches.bank_bytes,
-                    "token_cycle_bytes": batches.token_cycle_bytes,
-                    "hit_rate_decode": rate,
-                    "baseline_hit_rate_decode": base_rate,
-                    "gain": rate - base_rate,
-                    "ci95_low": low[0],
-                    "ci95_high": high[0],
-                    "demand_bytes_decode": demand,
-                    "speculative_bytes_decode": speculative,
-                }
+        policy, cells = run(chosen)
+        for cell, base in zip(cells, reference_cells, strict=True):
+            hits, base_hits = by_unit(cell.hits), by_unit(base.hits)
+            low, high = bootstrap.interval(hits, slots, against=base_hits)
+            rate, base_rate = hits.sum() / slots.sum(), base_hits.sum() / slots.sum()
+            reads = reads_of(batches, cell)
+            ahead = reads.read_bytes - reads.demand_bytes
+            gains.append(
+                Gain(
+                    policy=policy.name,
+                    params=asdict(policy.params),
+                    baseline=reference.name,
+                    cache_bytes=cell.budget_bytes,
+                    cache_fraction=cell.budget_bytes / batches.bank_bytes,
+                    token_cycle_bytes=batches.token_cycle_bytes,
+                    hit_rate_decode=float(rate),
+                    baseline_hit_rate_decode=float(base_rate),
+                    gain=float(rate - base_rate),
+                    ci95_low=float(low[0]),
+                    ci95_high=float(high[0]),
+                    demand_bytes_decode=int(reads.demand_bytes[decode].sum()),
+                    speculative_bytes_decode=int(ahead[decode].sum()),
+                )
             )
-    return pd.DataFrame(rows)
+    return gains
 
 
-def _decode_reads(batches: Batches, cell: Cell) -> tuple[int, int]:
-    """Return the bytes read in decode batches for lookups that missed, and those read ahead."""
-    decode = batches.phase == DECODE
-    demand = (batches.lookups - cell.hits) * batches.expert_bytes[batches.layer]
-    read = demand if cell.read_bytes is None else cell.read_bytes
-    return int(demand[decode].sum()), int((read - demand)[decode].sum())
+def _cells(policy: Policy, inputs: Batches, budgets: np.ndarray) -> list[Cell]:
+    """Run `policy` at `budgets`.
+
+    Raises
+    ------
+    UsageError
+        Its hits are not of the same lookups as those of other policies, or not its own.
+    """
+    found = [] if policy.lossy else simulate(policy, inputs, budgets)
+    cells = [cell for cell in found if isinstance(cell, Cell)]
+    if len(cells) != len(budgets):
+        raise UsageError(
+            f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "
+            "every expert and has hits of its own."
+        )
+    return cells

@@ -24,7 +24,7 @@ class TokenGaps:
     last: np.ndarray
 
     def idle_stretches(self) -> np.ndarray:
-        """Stretches of n tokens in a row that do not use an expert, int64 [L, T + 1] by n."""
+        """Count stretches of n tokens in a row that do not use an expert, int64 [L, T + 1] by n."""
         n_layers, n_tokens = self.counts.shape
         idle = np.zeros((n_layers, n_tokens + 1), np.int64)
         idle[:, : n_tokens - 1] = self.counts[:, 1:]  # a gap of g leaves g − 1 tokens between
@@ -37,13 +37,13 @@ class TokenGaps:
 
 
 def token_gaps(experts: np.ndarray, n_expert: int) -> TokenGaps:
-    """Measure the gaps of ``experts`` [T, L, k], a `DecodeGrid`'s."""
+    """Measure the gaps of the `experts` of a `DecodeGrid`, [T, L, k]."""
     return TokenGaps(*_token_gaps(np.ascontiguousarray(experts), n_expert))
 
 
 # One walk over the tokens that remembers for every (layer, expert) the token that used it last.
 @kernel
-def _token_gaps(experts, n_expert):
+def _token_gaps(experts: np.ndarray, n_expert: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     n_tokens, n_layers, k = experts.shape
     counts = np.zeros((n_layers, n_tokens), np.int64)
     first = np.full((n_layers, n_expert), n_tokens, np.int32)

@@ -1,13 +1,16 @@
 """How much of a routing repeats an earlier one, by how far apart the two are."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
+from tracekit.formats import as_trace
 from tracekit.routing.grid import DecodeGrid, decode_grid
 from tracekit.trace import Trace, TraceError, UsageError
 
 
-def overlap_by_lag(trace: Trace, max_lag: int = 16) -> pd.DataFrame:
+def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame:
     """Overlap of two routings a lag apart, along the tokens and along the layers.
 
     *Token to token*: layer l of token t against layer l of token t − lag of the same turn.
@@ -18,7 +21,7 @@ def overlap_by_lag(trace: Trace, max_lag: int = 16) -> pd.DataFrame:
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     max_lag : int
         Largest lag, in tokens and in MoE layers.
 
@@ -40,41 +43,42 @@ def overlap_by_lag(trace: Trace, max_lag: int = 16) -> pd.DataFrame:
     """
     if max_lag < 1:
         raise UsageError(f"The largest lag must be 1 or more, not {max_lag}.")
-    grid = decode_grid(trace)
+    trace = as_trace(trace)
+    grid = decode_grid(trace, kept_only=True)
     sets = _bit_sets(grid, trace.n_expert)
-    chance = grid.top_k / trace.n_expert
-    rows = []
+    pairs = []
     for lag in range(1, min(max_lag, grid.n_tokens - 1) + 1):
         same_turn = grid.turn[lag:] == grid.turn[:-lag]
-        common = _common(sets[lag:], sets[:-lag])[same_turn]
-        rows.append(("token", lag, common, common.mean(axis=0) if len(common) else None))
+        pairs.append(("token", lag, _common(sets[lag:], sets[:-lag])[same_turn]))
     for lag in range(1, min(max_lag, grid.n_layers - 1) + 1):
-        common = _common(sets[:, lag:], sets[:, :-lag])
-        rows.append(("layer", lag, common, common.mean(axis=0)))
-    if not any(common.size for _, _, common, _ in rows):
+        pairs.append(("layer", lag, _common(sets[:, lag:], sets[:, :-lag])))
+    rows = [_row(*pair, grid.top_k, trace.n_expert) for pair in pairs if pair[-1].size]
+    if not rows:
         raise TraceError(
             f"{trace.name} has no two routings to compare: it holds one decoded token a turn, of "
             "one MoE layer; record with -n 2 or more."
         )
-    return pd.DataFrame(
-        [
-            {
-                "direction": direction,
-                "lag": lag,
-                "overlap": common.mean() / grid.top_k,
-                "overlap_p10": np.percentile(by_layer, 10) / grid.top_k,
-                "overlap_p90": np.percentile(by_layer, 90) / grid.top_k,
-                "pairs": common.size,
-                "chance": chance,
-            }
-            for direction, lag, common, by_layer in rows
-            if common.size
-        ]
-    )
+    return pd.DataFrame(rows)
+
+
+def _row(
+    direction: str, lag: int, common: np.ndarray, top_k: int, n_expert: int
+) -> dict[str, str | float]:
+    """Summarise how many experts pairs of routings have in common, int64 [pairs, layers]."""
+    by_layer = common.mean(axis=0)
+    return {
+        "direction": direction,
+        "lag": lag,
+        "overlap": common.mean() / top_k,
+        "overlap_p10": np.percentile(by_layer, 10) / top_k,
+        "overlap_p90": np.percentile(by_layer, 90) / top_k,
+        "pairs": common.size,
+        "chance": top_k / n_expert,
+    }
 
 
 def _bit_sets(grid: DecodeGrid, n_expert: int) -> np.ndarray:
-    """Each routing as a set of bits: uint64 [T, L, ceil(n_expert / 64)]."""
+    """Return each routing as a set of bits: uint64 [T, L, ceil(n_expert / 64)]."""
     words = -(-n_expert // 64)
     sets = np.zeros((grid.n_tokens * grid.n_layers, words), np.uint64)
     row = np.arange(len(sets))
@@ -86,5 +90,6 @@ def _bit_sets(grid: DecodeGrid, n_expert: int) -> np.ndarray:
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """How many experts two grids of sets share, routing by routing."""
-    return np.bitwise_count(a & b).sum(axis=2, dtype=np.int64)
+    """Count the experts that two grids of sets share, routing by routing."""
+    common: np.ndarray = np.bitwise_count(a & b).sum(axis=2, dtype=np.int64)
+    return common

@@ -1,20 +1,23 @@
 """How often each expert of each layer is selected."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
+from tracekit.formats import as_trace
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, PREFILL
 
 PHASES = {"prefill": PREFILL, "decode": DECODE}
 
 
-def expert_popularity(trace: Trace, phase: str | None = None) -> pd.DataFrame:
+def expert_popularity(trace: Trace | str | Path, phase: str | None = None) -> pd.DataFrame:
     """Count the selections of every expert of every MoE layer.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     phase : {"prefill", "decode"}, optional
         Count one phase only; both by default.
 
@@ -35,6 +38,7 @@ def expert_popularity(trace: Trace, phase: str | None = None) -> pd.DataFrame:
     """
     if phase is not None and phase not in PHASES:
         raise UsageError(f"A phase is 'prefill' or 'decode', not {phase!r}.")
+    trace = as_trace(trace)
     routing = trace.routing(["phase", "layer", "experts"])
     layer, experts = routing["layer"], routing["experts"]
     if phase is not None:

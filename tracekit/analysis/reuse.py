@@ -1,10 +1,13 @@
 """Reuse distance: how much is touched, or how many tokens pass, before an expert is needed again."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.budget import budget_of
 from tracekit.analysis.gaps import token_gaps
+from tracekit.formats import as_trace
 from tracekit.policies import LRU
 from tracekit.replaying import build_batches
 from tracekit.routing.grid import decode_grid
@@ -16,13 +19,13 @@ _BUDGETS_A_PASS = 8  # each holds 12 bytes a batch
 
 
 def reuse_distance(
-    trace: Trace, unit: str = "bytes", cache_bytes: int | None = None
+    trace: Trace | str | Path, unit: str = "bytes", cache_bytes: int | None = None
 ) -> pd.DataFrame:
     """Distribution of the reuse distances of decode lookups.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     unit : {"bytes", "tokens"}
         *Bytes*: the distinct bytes that were touched since the expert's last use, its own
         included (the byte depth of an LRU stack), over all layers and turns; a cache of that many
@@ -45,10 +48,11 @@ def reuse_distance(
     Raises
     ------
     UsageError
-        An unknown unit, or a budget that is none.
+        An unknown unit, or a budget that is not a size in bytes.
     TraceError
         The trace holds no decoded token; in bytes, a layer's expert size is missing.
     """
+    trace = as_trace(trace)
     if unit == "tokens":
         return _in_tokens(trace)
     if unit != "bytes":
@@ -75,7 +79,7 @@ def reuse_distance(
 
 
 def _in_tokens(trace: Trace) -> pd.DataFrame:
-    grid = decode_grid(trace)
+    grid = decode_grid(trace, kept_only=True)
     gaps = token_gaps(grid.experts, trace.n_expert).counts.sum(axis=0)
     edges = np.unique(np.geomspace(1, max(2, grid.n_tokens), BINS + 1).round().astype(np.int64))
     within = np.cumsum(gaps)[np.minimum(edges, grid.n_tokens - 1)]

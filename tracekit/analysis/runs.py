@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,12 @@ import pandas as pd
 
 from tracekit.analysis.budget import budget_of
 from tracekit.arguments import names_in
+from tracekit.formats import as_trace
 from tracekit.policies import Batches, Cell, Limit, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, simulate
-from tracekit.routing.residency import recorded_states
+from tracekit.replaying.reads import reads_of
+from tracekit.routing.grid import decode_rows
+from tracekit.routing.residency import recorded_decode_states
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, HIT, MISS, PREFETCHED
 
@@ -19,13 +23,13 @@ RECORDED = "recorded"
 
 
 def residency_timeline(
-    trace: Trace, policy: str | Policy = "lru", cache_bytes: int | None = None
+    trace: Trace | str | Path, policy: str | Policy = "lru", cache_bytes: int | None = None
 ) -> pd.DataFrame:
     """Say what every decoded token found in the cache, layer by layer.
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     policy : str or Policy
         A cache policy to replay, or ``"recorded"``: what the engine found. One with parameters of
         your own comes from ``tracekit.policies.load_policy(name, params)``.
@@ -36,9 +40,9 @@ def residency_timeline(
     -------
     DataFrame
         One row per (decoded token, MoE layer): ``policy``, ``params`` (a mapping),
-        ``cache_bytes`` (missing where the trace does not say), ``token`` (from 0, over all turns), ``turn``, ``step``, ``layer``,
-        ``lookups``, ``hits``, ``misses``, ``prefetched`` (found because it had been read ahead;
-        not among the hits), ``read_bytes``.
+        ``cache_bytes`` (missing where the trace does not say), ``token`` (from 0, over all turns),
+        ``turn``, ``step``, ``layer``, ``lookups``, ``hits``, ``misses``, ``prefetched`` (found
+        because it had been read ahead; not among the hits), ``read_bytes``.
 
     Raises
     ------
@@ -46,22 +50,18 @@ def residency_timeline(
         No decoded token, a layer's expert size is missing, or ``"recorded"`` of a trace without
         residency.
     UsageError
-        An unknown policy, one that has totals only (`bound`), or a budget that is none.
+        An unknown policy, one that has totals only (`bound`), or a budget that is not a size in
+        bytes.
     """
+    trace = as_trace(trace)
     if policy == RECORDED:
         return _recorded(trace)
     budget = budget_of(trace, cache_bytes)
     loaded = load_policy(policy) if isinstance(policy, str) else policy
     batches, cell = _replayed(trace, loaded, budget)
     decode = np.flatnonzero(batches.phase == DECODE)
-    lookups = (batches.lookups if cell.lookups is None else cell.lookups)[decode]
-    misses = lookups - cell.hits[decode]
+    reads = reads_of(batches, cell)
     prefetched = 0 if cell.prefetched is None else cell.prefetched[decode]
-    read_bytes = (
-        misses * batches.expert_bytes[batches.layer[decode]]
-        if cell.read_bytes is None
-        else cell.read_bytes[decode]
-    )
     return pd.DataFrame(
         {
             "policy": loaded.name,
@@ -71,17 +71,17 @@ def residency_timeline(
             "turn": batches.turn[decode],
             "step": batches.step[decode],
             "layer": batches.layer_ids[batches.layer[decode]],
-            "lookups": lookups,
+            "lookups": reads.lookups[decode],
             "hits": cell.hits[decode] - prefetched,
-            "misses": misses,
+            "misses": reads.missed[decode],
             "prefetched": prefetched,
-            "read_bytes": read_bytes,
+            "read_bytes": reads.read_bytes[decode],
         }
     )
 
 
 def read_bytes_by_token(
-    trace: Trace,
+    trace: Trace | str | Path,
     policies: str | Policy | Sequence[str | Policy] | None = None,
     cache_bytes: int | None = None,
 ) -> pd.DataFrame:
@@ -89,7 +89,7 @@ def read_bytes_by_token(
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace, str or Path
     policies : str, Policy, or several of them, optional
         As for `residency_timeline`. By default lru and belady, and the recording where it carries
         residency.
@@ -108,6 +108,7 @@ def read_bytes_by_token(
     TraceError, UsageError
         As for `residency_timeline`.
     """
+    trace = as_trace(trace)
     if policies is None:
         policies = read_by_default(trace)
     tokens = []
@@ -123,7 +124,7 @@ def read_bytes_by_token(
 
 
 def read_by_default(trace: Trace) -> list[str]:
-    """Return the policies of `read_bytes_by_token` that nobody has named."""
+    """Return the policies that `read_bytes_by_token` takes by default."""
     return ["lru", "belady"] + ([RECORDED] if trace.has("residency") else [])
 
 
@@ -144,10 +145,8 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             f"{trace.name} does not say what the engine found resident; record with --stream, or "
             "name a policy to replay."
         )
-    routing = trace.routing(["turn", "pass", "phase", "step", "layer"])
-    decode = routing["phase"] == DECODE
-    routing = {name: column[decode] for name, column in routing.items()}
-    states = recorded_states(trace)[decode]
+    routing = decode_rows(trace, ["turn", "pass", "step", "layer"])
+    states = recorded_decode_states(trace, lookups_only=True)
     found = {
         name: (states == code).sum(axis=1)
         for name, code in (("hits", HIT), ("misses", MISS), ("prefetched", PREFETCHED))

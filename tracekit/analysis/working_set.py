@@ -1,9 +1,12 @@
 """How many bytes of experts a run touches, from its start and in any window of tokens."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.gaps import token_gaps
+from tracekit.formats import as_trace
 from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
@@ -11,7 +14,7 @@ from tracekit.trace.schema import DECODE
 START, WINDOW = "since the start", "in a window"
 
 
-def working_set(trace: Trace) -> pd.DataFrame:
+def working_set(trace: Trace | str | Path) -> pd.DataFrame:
     """Distinct experts touched since the start of the trace, and by w consecutive decoded tokens.
 
     The second is Denning's working set (P. J. Denning, "The working set model for program
@@ -31,6 +34,7 @@ def working_set(trace: Trace) -> pd.DataFrame:
     TraceError
         The trace holds no decoded token, or a layer's expert size is missing.
     """
+    trace = as_trace(trace)
     frame = pd.concat([_since_start(trace), _in_windows(trace)], ignore_index=True)
     return frame.assign(token_cycle_bytes=trace.token_cycle_bytes, bank_bytes=trace.bank_bytes)
 

@@ -1,4 +1,4 @@
-"""The command line: one thin file a command; parse, call, print."""
+"""What does a user type? One thin file a command: it parses, calls and prints."""
 
 import sys
 
@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line, loaded here so that Ctrl-C meanwhile is no traceback either."""
+    """Load and run the command line; a Ctrl-C while it loads gives no traceback either."""
     try:
         from tracekit.cli.app import main as run
     except KeyboardInterrupt:

@@ -1,5 +1,9 @@
-"""The ``tracekit`` command: its subcommands, and how every failure becomes a sentence."""
+"""The ``tracekit`` command: its subcommands, and how each failure becomes a sentence.
 
+In come the words of the command line; each command's own module does the work.
+"""
+
+import io
 import os
 import signal
 import sys
@@ -9,7 +13,18 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tracekit.cli import import_, info, plot, policies, predict, record, replay, report, sweep
+from tracekit.cli import (
+    completion,
+    import_,
+    info,
+    plot,
+    policies,
+    predict,
+    record,
+    replay,
+    report,
+    sweep,
+)
 from tracekit.cli.console import INTERRUPTED, say_error, silence
 from tracekit.trace.errors import TracekitError
 
@@ -25,7 +40,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def _place_in_own_code(error: Exception) -> str | None:
-    """Say where in a user's own policy or predictor `error` came from, if it did."""
+    """Return the place in a user's own policy or predictor that raised `error`, if one did."""
     from tracekit.registry import is_users_file
 
     own = [f for f in traceback.extract_tb(error.__traceback__) if is_users_file(f.filename)]
@@ -33,7 +48,7 @@ def _place_in_own_code(error: Exception) -> str | None:
 
 
 class Commands(TyperGroup):
-    """The group of subcommands; runs one and maps what it raises to a sentence and an exit code."""
+    """The group of subcommands. An exception of one becomes a sentence and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand of `ctx`."""
@@ -42,12 +57,12 @@ class Commands(TyperGroup):
             print(end="", flush=True)
             return result
         except KeyboardInterrupt:
-            # A second Ctrl-C ends the process at once, without Python's say.
+            # A second Ctrl-C ends the process at once, without a traceback.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             say_error("Interrupted.")
             code = INTERRUPTED
         except BrokenPipeError:
-            silence(1)  # the reader of a pipe has seen enough: `tracekit replay … | head`
+            silence(1)  # the reader of a pipe is gone: `tracekit replay … | head`
             code = 0
         except (TracekitError, OSError, MemoryError) as error:
             if isinstance(error, OSError) and error.errno and error.filename is None:
@@ -61,8 +76,8 @@ class Commands(TyperGroup):
             if where is None or os.environ.get("TRACEKIT_DEBUG") == "1":
                 raise
             say_error(
-                f"{where} raised {type(error).__name__}: {error}; TRACEKIT_DEBUG=1 shows how it "
-                "came there."
+                f"{where} raised {type(error).__name__}: {error}; TRACEKIT_DEBUG=1 shows the "
+                "traceback."
             )
             code = 1
         raise typer.Exit(code)
@@ -77,7 +92,6 @@ app = typer.Typer(
     "130 interrupted. TRACEKIT_DEBUG=1 shows tracebacks, NO_COLOR=1 turns colours off.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    add_completion=False,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -103,7 +117,7 @@ def _root(
     pass
 
 
-# Each command's module is light: what it needs of numpy, numba or pandas is imported when it runs.
+# The commands' modules import numpy, numba and pandas only when a command runs.
 app.command("record")(record.record)
 app.command("replay")(replay.replay)
 app.command("predict")(predict.predict)
@@ -116,12 +130,15 @@ app.command("policies")(policies.policies)
 
 
 def _open_streams() -> None:
-    """Send what goes to a closed stream (``2>&-``) nowhere, and not into a file opened later."""
+    """Open /dev/null for each closed stream (``2>&-``).
+
+    Otherwise the next file that is opened would get its number, and the text meant for the stream.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
@@ -129,13 +146,16 @@ def _open_streams() -> None:
 def main() -> None:
     """Run the command line."""
     _open_streams()
-    # Where × and ≤ cannot be written, a ? is better than a traceback.
-    sys.stdout.reconfigure(errors="replace")
-    # module:Class may name a class of a file in the current directory; what is installed goes first.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # An encoding without × and ≤ gets a ? instead of a traceback.
+        sys.stdout.reconfigure(errors="replace")
+    # module:Class may name a class of a file in the current directory; installed modules go first.
     sys.path.append("")
+    if os.environ.get("_TRACEKIT_COMPLETE") == "complete_bash":
+        completion.join_bash_words(os.environ)
     try:
-        app()
-    except OSError as error:  # --help and --version print before there is a command to run
+        app(prog_name="tracekit")
+    except OSError as error:  # --help and --version print outside of `Commands.invoke`
         silence(1)
         say_error(_sentence(error))
         sys.exit(1)

@@ -1,4 +1,7 @@
-"""What a command says besides its result: sentences and progress, all on stderr."""
+"""What a command says besides its result: sentences and progress, all on stderr.
+
+In come sentences and counts; nothing here knows what a trace or a result is.
+"""
 
 import os
 import signal
@@ -20,21 +23,24 @@ def _styled(text: str, code: str) -> str:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print to stderr; where that cannot be, the work goes on in silence."""
+    """Print to stderr; if that fails, the work goes on and later text is dropped."""
     try:
         print(text, end=end, file=sys.stderr, flush=True)
-    except OSError:  # its disk is full, its reader or its terminal gone
+    except OSError:  # the disk is full, or the reader or the terminal is gone
         silence(2)
 
 
 def say_error(sentence: str) -> None:
-    """Print the sentence a command fails with."""
+    """Print the sentence that says why a command failed."""
     say(f"{_styled('Error:', '31')} {printable(sentence)}")
 
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process at once: amid imports an exception may be lost, or be printed."""
+    """Let Ctrl-C end the process at once.
+
+    While modules are imported, the exception of a Ctrl-C may be lost or printed as a traceback.
+    """
     previous = signal.getsignal(signal.SIGINT)
     if (
         previous is not signal.default_int_handler
@@ -55,24 +61,57 @@ def _end(_signal: int, _frame: object) -> None:
 
 
 def silence(stream: int) -> None:
-    """Send what is still in the buffer of 1, stdout, or 2, stderr, nowhere.
+    """Drop all further output of stdout (`stream` 1) or stderr (2).
 
-    Python flushes it once more at exit.
+    Python flushes the stream's buffer once more at exit; without this it would fail there.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream)
     os.close(nowhere)
 
 
+class ProgressLine:
+    """One line on the terminal that says how far the work is.
+
+    It first appears after half a second, so that short work shows none, and is redrawn ten times
+    a second at most.
+
+    Parameters
+    ----------
+    shown : bool
+        Whether to draw it; False where nobody watches.
+    """
+
+    def __init__(self, shown: bool):
+        self._shown = shown
+        self._next = time.monotonic() + 0.5
+        self._is_drawn = False
+
+    def draw(self, label: str, done: int, total: int, more: str = "") -> None:
+        """Draw ``label [####      ] done/total`` and then `more`, if it is time to."""
+        if not self._shown or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 0.1
+        self._is_drawn = True
+        bar = "#" * (30 * done // max(total, 1))
+        say(f"{_CLEAR}{label} [{bar:<30}] {done}/{total}{more}", end="")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_drawn:
+            self._is_drawn = False
+            say(_CLEAR, end="")
+
+
 class Console:
-    """The voice of one command.
+    """What one command says on stderr.
 
     Parameters
     ----------
     quiet : bool
         Say nothing but errors.
     verbose : bool
-        Say more.
+        Say details too.
     """
 
     def __init__(self, quiet: bool = False, verbose: bool = False):
@@ -94,25 +133,15 @@ class Console:
         if self.verbose:
             say(printable(sentence))
 
+    def progress_line(self) -> ProgressLine:
+        """Return a progress line, which is drawn only on a terminal."""
+        return ProgressLine(shown=not self.quiet and sys.stderr.isatty())
+
     @contextmanager
-    def progress(self, label: str) -> Iterator[Callable[[int, int], None] | None]:
-        """Give a function to call with (done, total); None where nobody watches."""
-        if self.quiet or not sys.stderr.isatty():
-            yield None
-            return
-        start = shown = time.monotonic()
-
-        def update(done: int, total: int) -> None:
-            nonlocal shown
-            now = time.monotonic()
-            # Short work shows no bar; a long one redraws it ten times a second at most.
-            if now - start > 0.5 and now - shown > 0.1:
-                shown = now
-                bar = "#" * (30 * done // max(total, 1))
-                say(f"{_CLEAR}{label} [{bar:<30}] {done}/{total}", end="")
-
+    def progress(self, label: str) -> Iterator[Callable[[int, int], None]]:
+        """Give a function that draws progress when it is called with (done, total)."""
+        line = self.progress_line()
         try:
-            yield update
+            yield lambda done, total: line.draw(label, done, total)
         finally:
-            if shown > start:
-                say(_CLEAR, end="")
+            line.clear()

@@ -1,4 +1,4 @@
-"""``tracekit import``: another recorder's file into a ``.trace``."""
+"""``tracekit import``: turn another recorder's file into a ``.trace`` directory."""
 
 import shlex
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
 from tracekit.figures import MIB, in_bytes
@@ -16,7 +17,7 @@ from tracekit.trace.errors import UsageError
 
 def import_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="What to import.", show_default=False)
+        Path, typer.Argument(metavar="FILE", help="The file to import.", show_default=False)
     ],
     output: Annotated[
         Path,
@@ -29,7 +30,7 @@ def import_(
         typer.Option(
             "--cache-mib",
             metavar="MIB",
-            help="The size of the engine's expert cache, where FILE does not say it.",
+            help="Size of the engine's expert cache, if FILE does not say it.",
         ),
     ] = None,
     force: ForceOption = False,
@@ -38,24 +39,21 @@ def import_(
 ) -> None:
     """Turn another recorder's file into a trace.
 
-    The format is told by the content, not by the name.
+    The format is recognised by the content of the file, not by its name.
     """
     console = Console(quiet, verbose)
     check_free(output, force)
-    from tracekit.formats import open_any
     from tracekit.trace import EngineFacts, write_trace
     from tracekit.trace.folder import check_target
 
     check_target(output, force)
     if cache_mib is not None and not 0 <= cache_mib <= MAX_MIB:
         raise UsageError(f"--cache-mib takes a size in MiB from 0 to 1e12, not {cache_mib:g}.")
-    trace = open_any(file)
+    trace = open_trace(file, console)
     if cache_mib is not None:
         engine = trace.facts.engine or EngineFacts(name="unknown")
         engine = replace(engine, cache_bytes=round(cache_mib * MIB))
         trace.facts = replace(trace.facts, engine=engine)
-    for warning in trace.warnings:
-        console.warn(warning)
     write_trace(trace, output, force=force)
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
     console.note(f"Wrote {output}: {trace.n_rows} routings, {in_bytes(n_bytes)}.")

@@ -1,9 +1,10 @@
-"""``tracekit info``: what a trace is."""
+"""``tracekit info``: what a trace holds."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     ForceOption,
     OutputOption,
@@ -15,14 +16,14 @@ from tracekit.cli.options import (
 from tracekit.cli.output import Output
 from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
 
-# What a trace may carry beside the routing itself.
+# Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
     "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
     "steps.parquet": ("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
     "layers.parquet": ("router_matrix", "router_bias", "selection_bias", "norm_weight"),
 }
-# Without these some questions have no answer; the others a model or a run may well not have.
-_MISSED = ("weights", "residency", "logits", "gate_input", "embedding", "router_matrix")
+# Without these some questions have no answer. The other columns are absent from many sound traces.
+_WORTH_HAVING = ("weights", "residency", "logits", "gate_input", "embedding", "router_matrix")
 
 Facts = Mapping[str, Any]
 
@@ -35,21 +36,17 @@ def info(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show what a trace is and carries."""
+    """Show what a trace holds: model, tokens, columns."""
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, formats=("table", "json"), inputs=[trace])
-    from tracekit.formats import open_any
+    destination = Output(console, output, format, force, formats=("table", "json"), inputs=[trace])
     from tracekit.routing.residency import recorded_rates
     from tracekit.trace import describe
 
-    opened = open_any(trace)
-    for warning in opened.warnings:
-        console.warn(warning)
+    opened = open_trace(trace, console)
     facts = describe(opened) | recorded_rates(opened)
     destination.write(
         table=lambda: "\n".join(f"{name:<9} {printable(text)}" for name, text in _lines(facts)),
         document=lambda: {"schema": "tracekit.info/1", **facts},
-        console=console,
     )
 
 
@@ -61,11 +58,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "model", _model(facts["model"])
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
-    yield (
-        "tokens",
-        f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
-        f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}",
-    )
+    yield "tokens", _tokens(facts)
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -77,8 +70,25 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
         )
     carried = [n for file, names in _OPTIONAL.items() for n in names if n in facts["columns"][file]]
     yield "carries", ", ".join(carried) or "-"
-    yield "lacks", ", ".join(name for name in _MISSED if name not in carried) or "-"
+    yield "lacks", ", ".join(name for name in _WORTH_HAVING if name not in carried) or "-"
     yield "digest", f"sha256 {facts['digest']}"
+
+
+def _tokens(facts: Facts) -> str:
+    text = (
+        f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
+        f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}"
+    )
+    decoded = facts["tokens_decode"] + facts["tokens_rejected"]
+    if decoded > facts["passes_decode"]:
+        each = decoded / facts["passes_decode"]
+        text += (
+            f"; {each:.2f} tokens per decode pass, "
+            f"{counted(facts['tokens_rejected'], 'drafted token')} rejected"
+        )
+    if facts["tokens_cancelled"]:
+        text += f"; {counted(facts['tokens_cancelled'], 'prompt token')} cancelled"
+    return text
 
 
 def _model(model: Facts) -> str:

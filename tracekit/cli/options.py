@@ -1,18 +1,23 @@
-"""Options that several commands share, and how their text becomes values."""
+"""Options that several commands share, and how their text becomes values.
+
+In comes what the user typed, out come numbers and names, or a sentence that says what is wrong.
+Nothing here knows what a command does with them.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli.output import FORMATS
 from tracekit.datasets import resolve
 from tracekit.figures import MIB
 from tracekit.trace.errors import UsageError
 
-MAX_MIB = 10**12  # in bytes, still a 64-bit number
+MAX_MIB = 10**12  # in bytes, this is still a 64-bit number
 
 
 def _whole(option: str, least: int) -> Callable[[str], int]:
@@ -32,6 +37,7 @@ TraceArgument = Annotated[
         parser=resolve,
         help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
         show_default=False,
+        autocompletion=completion.traces,
     ),
 ]
 FormatOption = Annotated[
@@ -39,39 +45,49 @@ FormatOption = Annotated[
     typer.Option(
         "--format",
         metavar="|".join(FORMATS),
-        help="Form of the result; by the ending of -o if not given, else a table.",
+        help="Format of the result. Default: by the ending of -o, else a table.",
+        autocompletion=completion.one_of(*FORMATS),
     ),
 ]
 TableOrJsonOption = Annotated[
     str | None,
     typer.Option(
-        "--format", metavar="table|json", help="Form of what is printed; a table by default."
+        "--format",
+        metavar="table|json",
+        help="Format of the result. Default: by the ending of -o, else a table.",
+        autocompletion=completion.one_of("table", "json"),
     ),
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write the result here, not to stdout."),
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="Write the result to this file, not to stdout."
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
-QuietOption = Annotated[bool, typer.Option("-q", "--quiet", help="No notes, warnings, progress.")]
-VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")]
+QuietOption = Annotated[
+    bool, typer.Option("-q", "--quiet", help="Print no notes, warnings or progress.")
+]
+VerboseOption = Annotated[bool, typer.Option("-v", "--verbose", help="Print details to stderr.")]
 SeedOption = Annotated[
     int,
-    typer.Option(metavar="N", parser=_whole("--seed", 0), help="Seed of everything random."),
+    typer.Option(metavar="N", parser=_whole("--seed", 0), help="Seed of all random draws."),
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option(metavar="N", parser=_whole("--jobs", 1), help="Threads; all cores if not given."),
+    typer.Option(
+        metavar="N", parser=_whole("--jobs", 1), help="Threads to use. Default: all cores."
+    ),
 ]
 
 
 def split(option: str, values: Sequence[str]) -> list[str]:
-    """Split the repeated and comma-separated values of `option`; each once, in order.
+    """Split the repeated and comma-separated values of `option`; keep each once, in order.
 
     Raises
     ------
     UsageError
-        There is nothing between two commas.
+        A value is empty: there is nothing between two commas.
     """
     parts = dict.fromkeys(part.strip() for text in values for part in text.split(","))
     if "" in parts:
@@ -80,7 +96,7 @@ def split(option: str, values: Sequence[str]) -> list[str]:
 
 
 def whole_numbers(option: str, values: Sequence[str]) -> list[int]:
-    """Read the whole numbers, 1 or more, of a repeated or comma-separated option."""
+    """Read the whole numbers of 1 or more of a repeated or comma-separated option."""
     return [_whole(option, 1)(text) for text in split(option, values)]
 
 
@@ -113,25 +129,41 @@ def cache_fraction(values: Sequence[str]) -> list[float]:
     return _numbers("--cache-fraction", values, what, 1)
 
 
-def params(values: Sequence[str]) -> dict[str, list[str]]:
-    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{"NAME.FIELD": [value, …]}``.
+def settings(values: Sequence[str]) -> dict[str, str]:
+    """Read ``--param NAME.FIELD=VALUE`` into ``{"NAME.FIELD": value}``; a value is taken as it is.
 
     Raises
     ------
     UsageError
-        A value has not this form, or sets a field twice.
+        A text does not have this form, or a field is set twice.
     """
-    result: dict[str, list[str]] = {}
+    result: dict[str, str] = {}
     for text in values:
-        target, _, settings = text.partition("=")
+        target, _, value = text.partition("=")
         name, _, field = target.rpartition(".")
-        if not (name and field and settings):
+        if not (name and field and value):
             raise UsageError(
                 f"--param takes NAME.FIELD=VALUE, as in prefetch.spec_max=2, not {text!r}."
             )
         if target in result:
             raise UsageError(
-                f"--param sets {target} twice; several values stand in one: {target}=1,2."
+                f"--param sets {target} twice; give several values in one: {target}=1,2."
             )
-        result[target] = split(f"--param {target}", [settings])
+        result[target] = value
     return result
+
+
+def several(settings: Mapping[str, str]) -> dict[str, list[str]]:
+    """Split each value of the settings of policies at its commas: several values, several results.
+
+    Raises
+    ------
+    UsageError
+        There is nothing between two commas.
+    """
+    return {target: split(f"--param {target}", [value]) for target, value in settings.items()}
+
+
+def params(values: Sequence[str]) -> dict[str, list[str]]:
+    """Read ``--param NAME.FIELD=VALUE[,VALUE…]`` into ``{"NAME.FIELD": [value, …]}``."""
+    return several(settings(values))

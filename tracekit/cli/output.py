@@ -1,4 +1,8 @@
-"""Where a result goes and in which form: checked before the work, written whole or not at all."""
+"""Where a result goes and in which form: checked before the work, written whole or not at all.
+
+In come a path, a format and functions that make the text, the JSON object or the rows of a result;
+nothing here knows which command's result it is.
+"""
 
 import csv
 import io
@@ -30,7 +34,7 @@ def check_free(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> N
     Raises
     ------
     UsageError
-        One sentence that names the mend.
+        `path` cannot be used; the sentence says what to do instead.
     """
     if path.exists() and not _is_device(path):
         if not force:
@@ -44,13 +48,20 @@ def check_free(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> N
         raise UsageError(f"Cannot write {path}: the folder {folder} is not writable.")
 
 
+def check_file(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> None:
+    """Do as `check_free` does, for a result that is one file: refuse a folder too."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file to write.")
+    check_free(path, force, inputs)
+
+
 def _holds(source: Path, path: Path) -> bool:
     """Say whether `path` is the file `source`, or a file of the trace in the directory `source`."""
     from tracekit.trace.folder import TRACE_FILES
 
     own = path.resolve()
-    in_trace = own.parent.samefile(source) and TRACE_FILES.fullmatch(own.name)
-    return path.samefile(source) or bool(in_trace)
+    is_in_trace = own.parent.samefile(source) and TRACE_FILES.fullmatch(own.name) is not None
+    return is_in_trace or path.samefile(source)
 
 
 def _is_device(path: Path) -> bool:
@@ -61,7 +72,7 @@ def _is_device(path: Path) -> bool:
 def written_whole(path: Path) -> Iterator[Path]:
     """Give a temporary name beside `path`; rename it to `path` at the end, remove it on failure.
 
-    A device or a pipe has nothing to keep whole: it is written as it is.
+    A device or a pipe is written directly: it cannot be renamed.
 
     Raises
     ------
@@ -83,25 +94,28 @@ class Output:
 
     Parameters
     ----------
+    console : Console
+        Says which file was written.
     path : Path or None
         None: stdout.
     format : str or None
-        One of `FORMATS`; None goes by the ending of `path`, else a table.
+        One of `FORMATS`; None: by the ending of `path`, else a table.
     force : bool
         Overwrite `path`.
     formats : sequence of str
-        Those of `FORMATS` that the result has.
+        Which of `FORMATS` the result has.
     inputs : iterable of Path or None
         What the result is made from: never overwritten.
 
     Raises
     ------
     UsageError
-        The destination cannot be used, said before any work is done.
+        The destination cannot be used. No work has been done by then.
     """
 
     def __init__(
         self,
+        console: Console,
         path: Path | None,
         format: str | None = None,
         force: bool = False,
@@ -109,11 +123,12 @@ class Output:
         inputs: Iterable[Path | None] = (),
     ):
         ending = path.suffix.removeprefix(".") if path else ""
+        self.console = console
         self.format = format or (ending if ending in formats else "table")
         self.path = path
         if format is None and ending not in (*formats, "txt", ""):
             raise UsageError(
-                f"No form of the result is called .{ending}; name {path} with one of "
+                f"The result has no format called .{ending}; name {path} with one of "
                 f"{', '.join(each for each in formats if each != 'table')} or txt, or give --format."
             )
         if self.format not in formats:
@@ -123,9 +138,7 @@ class Output:
         if path is None and self.format == "parquet":
             raise UsageError("Parquet is not for the terminal: name a file with -o.")
         if path is not None:
-            if path.is_dir():
-                raise UsageError(f"{path} is a folder; name a file to write.")
-            check_free(path, force, inputs)
+            check_file(path, force, inputs)
 
     def write(
         self,
@@ -133,38 +146,44 @@ class Output:
         table: Callable[[], str],
         document: Callable[[], Mapping[str, Any]],
         records: Callable[[], Sequence[Mapping[str, Any]]] | None = None,
-        console: Console | None = None,
+        notes: Iterable[str] = (),
     ) -> None:
-        """Write the form that was asked for.
+        """Write the result in its format.
 
         Parameters
         ----------
         table, document, records : callable
-            Make the text table, the JSON object, and the rows of CSV and Parquet.
-        console : Console, optional
-            Told that a file was written.
+            Make the text table, the JSON object, and the rows of CSV and Parquet. Only a command
+            whose formats leave CSV and Parquet out gives no `records`.
+        notes : iterable of str
+            Sentences about the result. The table and the JSON object carry them; with CSV and
+            Parquet they go to stderr.
         """
         if self.format == "table":
             data = table().rstrip("\n").encode(errors="backslashreplace") + b"\n"
         elif self.format == "json":
             data = json.dumps(document(), indent=2, allow_nan=False).encode() + b"\n"
-        elif self.format == "csv":
-            data = to_csv(records()).encode(errors="backslashreplace")
         else:
-            data = to_parquet(records())
+            assert records is not None, "a result with CSV and Parquet has records"
+            for note in notes:
+                self.console.note(note)
+            if self.format == "csv":
+                data = to_csv(records()).encode(errors="backslashreplace")
+            else:
+                data = to_parquet(records())
         if self.path is None:
             print(data.decode(), end="")
         else:
             with written_whole(self.path) as work:
                 work.write_bytes(data)
-            if console is not None:
-                console.note(f"Wrote {self.path}.")
+            self.console.note(f"Wrote {self.path}.")
 
 
 def flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return `record` with nested mappings as ``outer_inner``, an interval as low and high.
+    """Return `record` with nested mappings as ``outer_inner``, and an interval as low and high.
 
-    Parameters of different policies have no columns in common: ``params`` is text, ``seed=0``.
+    ``params`` becomes text, ``seed=0``: different policies have different parameters, which would
+    give a column each.
     """
     result: dict[str, Any] = {}
     for key, value in record.items():
@@ -185,16 +204,16 @@ def flat_records(
 ) -> list[dict[str, Any]]:
     """Return results, and the layers within them, as rows of one flat table.
 
-    Where results carry ``layers``, each is followed by one row per layer, which repeats the
-    `identity` of its result; a row of a whole result has a null ``layer``.
+    Where results carry ``layers``, the row of a result has a null ``layer``, and one row per layer
+    follows it. These rows repeat the columns `identity` of their result.
     """
     layered = any("layers" in result for result in results)
     rows = []
     for result in results:
         own = {key: value for key, value in result.items() if key != "layers"}
         rows.append(flat({**own, "layer": None} if layered else own))
-        named = {key: own[key] for key in identity if key in own}
-        rows += [flat({**named, **layer}) for layer in result.get("layers") or []]
+        repeated = {key: own[key] for key in identity if key in own}
+        rows += [flat({**repeated, **layer}) for layer in result.get("layers") or []]
     return rows
 
 

@@ -2,14 +2,15 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
-from tracekit.cli.output import check_free, to_csv, to_parquet, written_whole
+from tracekit.cli.output import check_file, to_csv, to_parquet, written_whole
 from tracekit.datasets import resolve
 from tracekit.figures import settings
 from tracekit.trace.errors import UsageError
@@ -30,7 +31,13 @@ OPTIONS = {
 }
 
 KindArgument = Annotated[
-    str | None, typer.Argument(metavar="KIND", help="What to draw; see --list.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="KIND",
+        help="What to draw; --list names the kinds.",
+        show_default=False,
+        autocompletion=completion.kinds,
+    ),
 ]
 TraceArgument = Annotated[
     Path | None,
@@ -39,6 +46,7 @@ TraceArgument = Annotated[
         parser=resolve,
         help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
         show_default=False,
+        autocompletion=completion.traces,
     ),
 ]
 
@@ -52,8 +60,8 @@ def plot(
             "-o",
             "--output",
             metavar="FILE",
-            help="Where to draw, by its ending: .png, .svg, .pdf; "
-            "or .csv, .parquet for the numbers behind the picture.",
+            help="The file to write: .png, .svg or .pdf for the picture, .csv or .parquet for the "
+            "numbers behind it.",
         ),
     ] = None,
     list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and exit.")] = False,
@@ -61,12 +69,17 @@ def plot(
         list[str] | None,
         typer.Option(
             metavar="NAME[,NAME…]",
-            help="Cache policies to draw; recorded is what the engine found.",
+            help="Cache policies to draw; `recorded` is what the engine found.",
+            autocompletion=completion.policies,
         ),
     ] = None,
     predictor: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[,NAME…]", help="Predictors to draw."),
+        typer.Option(
+            metavar="NAME[,NAME…]",
+            help="Predictors to draw.",
+            autocompletion=completion.predictors,
+        ),
     ] = None,
     cache_mib: Annotated[
         list[str] | None,
@@ -76,32 +89,36 @@ def plot(
         list[str] | None,
         typer.Option(
             metavar="NAME.FIELD=VALUE[,VALUE…]",
-            help="A parameter of a policy that is drawn; several values are several variants.",
+            help="A parameter of a policy to draw. Several values draw the policy once for each.",
         ),
     ] = None,
     horizon: Annotated[
-        list[str] | None, typer.Option(metavar="N[,N…]", help="Layers ahead to draw.")
+        list[str] | None,
+        typer.Option(metavar="N[,N…]", help="How many MoE layers ahead the predictors look."),
     ] = None,
     named: Annotated[
-        list[str] | None, typer.Option(metavar="M[,M…]", help="How many experts are named.")
+        list[str] | None,
+        typer.Option(metavar="M[,M…]", help="How many experts the predictors name."),
     ] = None,
-    dpi: Annotated[int, typer.Option(min=30, max=1200, help="Dots per inch of a .png.")] = 150,
+    dpi: Annotated[
+        int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
+    ] = 150,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw one picture of a trace."""
+    """Draw one picture of a trace, or write its numbers."""
     if list_kinds:
         _print_kinds()
         return
     if kind is None or trace is None:
         raise UsageError("plot needs a KIND and a TRACE; `tracekit plot --list` names the kinds.")
-    from tracekit.plots.kinds import KINDS, Choices, caption, find_kind
+    from tracekit.plots.kinds import KINDS, Choices, find_kind
 
     if kind not in KINDS and str(trace) in KINDS:
         raise UsageError(f"The kind comes first: tracekit plot {trace} {kind}.")
-    drawn = find_kind(kind)
+    chosen = find_kind(kind)
     if output is None:
         raise UsageError(f"plot needs a file to draw into, for instance -o {kind}.png.")
     form = output.suffix.removeprefix(".").lower()
@@ -110,11 +127,10 @@ def plot(
             f"plot cannot write {output.name!r}; its name must end in one of "
             f"{', '.join('.' + ending for ending in PICTURES + NUMBERS)}."
         )
-    check_free(output, force, [trace])
+    check_file(output, force, [trace])
     console = Console(quiet)
 
-    from tracekit.formats import open_any
-    from tracekit.plots import add_caption
+    from tracekit.plots import add_caption, caption
 
     choices = Choices(
         policies=options.split("--policy", policy) if policy else None,
@@ -127,19 +143,18 @@ def plot(
         jobs=jobs,
     )
     for name, option in OPTIONS.items():
-        if getattr(choices, name) and name not in drawn.reads:
+        if getattr(choices, name) and name not in chosen.reads:
             raise UsageError(f"plot {kind} takes no {option}; leave it out.")
-    opened = open_any(trace)
-    for sentence in opened.warnings:
-        console.warn(sentence)
-    data = drawn.compute(opened, choices)
+    opened = open_trace(trace, console)
+    data = chosen.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)
     with written_whole(output) as work:
         if form in PICTURES:
-            axes = drawn.draw(data)
+            axes = chosen.draw(data)
             add_caption(axes, caption(opened))
-            _save(axes.figure, work, form, dpi)
+            # A plot that was given no Axes made a whole figure for itself.
+            _save(cast("Figure", axes.figure), work, form, dpi)
         else:
             records = _records(data)
             work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
@@ -147,10 +162,12 @@ def plot(
 
 
 def _records(data: "pd.DataFrame") -> list[dict[str, Any]]:
-    """Return the rows of a frame; the parameters of a policy as text, ``seed=0``."""
+    """Return the rows of a frame; the parameters of a policy as text, ``seed=0``, and no label."""
+    data = data.drop(columns="label", errors="ignore")
     if "params" in data:
         data = data.assign(params=data["params"].map(settings))
-    return data.astype(object).where(data.notna(), None).to_dict("records")
+    records: list[dict[str, Any]] = data.astype(object).where(data.notna(), None).to_dict("records")
+    return records
 
 
 def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:

@@ -1,13 +1,20 @@
-"""``tracekit policies``: what can stand in ``--policy``."""
+"""``tracekit policies``: list the policies and predictors that ``--policy`` takes."""
 
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracekit.cli.console import Console
 from tracekit.cli.options import ForceOption, FormatOption, OutputOption, QuietOption
 from tracekit.cli.output import Output, flat
 from tracekit.figures import NONE, settings
 from tracekit.table import Column, render
+
+if TYPE_CHECKING:
+    from tracekit.policies import Policy
+    from tracekit.predictors import Predictor
+
+# What is told of a policy or predictor, as JSON has it.
+Entry = dict[str, Any]
 
 FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "stochastic")
 
@@ -19,7 +26,7 @@ def policies(
     quiet: QuietOption = False,
 ) -> None:
     """List cache policies and predictors."""
-    destination = Output(output, format, force)
+    destination = Output(Console(quiet), output, format, force)
     from tracekit.policies import POLICIES
     from tracekit.predictors import PREDICTORS
 
@@ -39,11 +46,10 @@ def policies(
             for kind, entries in (("policy", of_policies), ("predictor", of_predictors))
             for entry in entries
         ],
-        console=Console(quiet),
     )
 
 
-def _described(cls: type, flags: tuple[str, ...]) -> dict[str, Any]:
+def _described(cls: "type[Policy] | type[Predictor]", flags: tuple[str, ...]) -> Entry:
     defaults = {f.name: None if f.default is MISSING else f.default for f in fields(cls.Params)}
     return {
         "name": cls.name,
@@ -53,26 +59,27 @@ def _described(cls: type, flags: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _table(of_policies: list[dict[str, Any]], of_predictors: list[dict[str, Any]]) -> str:
-    parameters = Column("parameters", lambda e: settings(e["params"]) or NONE, left=True)
-    summary = Column("what it does", lambda e: e["summary"], left=True)
-    kind = Column(
-        "kind",
-        lambda e: ", ".join(f.replace("_", " ") for f in FLAGS if e[f]) or "online",
-        left=True,
+def _table(of_policies: list[Entry], of_predictors: list[Entry]) -> str:
+    kind: Column[Entry] = Column("kind", kind_of, left=True)
+    parameters: Column[Entry] = Column(
+        "parameters", lambda e: settings(e["params"]) or NONE, left=True
     )
+    summary: Column[Entry] = Column("what it does", lambda e: e["summary"], left=True)
     return "\n\n".join(
         [
-            render(
-                [Column("policy", lambda e: e["name"], left=True), kind, parameters, summary],
-                of_policies,
-            ),
-            render(
-                [Column("predictor", lambda e: e["name"], left=True), parameters, summary],
-                of_predictors,
-            ),
-            "All of them go in `tracekit replay TRACE --policy NAME`; a parameter is set with\n"
-            "--param NAME.PARAMETER=VALUE; your own class is named module:Class. The predictor that\n"
-            "a policy acts on takes its parameters behind it: prefetch.predictor=oracle@accuracy=0.75.",
+            render([_name("policy"), kind, parameters, summary], of_policies),
+            render([_name("predictor"), parameters, summary], of_predictors),
+            "Each of them can be named in `tracekit replay TRACE --policy NAME`. Set a parameter with\n"
+            "--param NAME.PARAMETER=VALUE. Name a class of your own as module:Class. Parameters of the\n"
+            "predictor that a policy acts on follow its name: prefetch.predictor=oracle@accuracy=0.75.",
         ]
     )
+
+
+def _name(header: str) -> Column[Entry]:
+    return Column(header, lambda e: e["name"], left=True)
+
+
+def kind_of(policy: Entry) -> str:
+    """Write which of `FLAGS` a policy has; one that has none is plainly online."""
+    return ", ".join(flag.replace("_", " ") for flag in FLAGS if policy[flag]) or "online"

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     ForceOption,
     FormatOption,
@@ -18,8 +19,11 @@ from tracekit.cli.options import (
     TraceArgument,
     VerboseOption,
 )
-from tracekit.cli.output import Output, flat_records
+from tracekit.cli.output import Output
 from tracekit.datasets import resolve
+
+if TYPE_CHECKING:
+    from tracekit.scoring.rows import Row
 
 
 def predict(
@@ -29,22 +33,28 @@ def predict(
         typer.Option(
             "--predictor",
             metavar="NAME[,NAME…]",
-            help="Predictors to score, or module:Class of your own; all that the trace allows if "
-            "not given.",
+            help="Predictors to score, or module:Class of your own. Default: all that the trace "
+            "has the columns for.",
+            autocompletion=completion.predictors,
         ),
     ] = None,
     horizon: Annotated[
         list[str] | None,
-        typer.Option("--horizon", metavar="N[,N…]", help="MoE layers ahead. Default: 1."),
+        typer.Option(
+            "--horizon", metavar="N[,N…]", help="How many MoE layers ahead to predict. Default: 1."
+        ),
     ] = None,
     named: Annotated[
         list[str] | None,
         typer.Option(
-            "--named", metavar="M[,M…]", help="Recall when M experts are named, besides k."
+            "--named",
+            metavar="M[,M…]",
+            help="Also give the recall when the predictor names M experts instead of k.",
         ),
     ] = None,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="A row for each layer in CSV and Parquet too.")
+        bool,
+        typer.Option("--per-layer", help="Also write a row for each layer to CSV and Parquet."),
     ] = False,
     train: Annotated[
         Path | None,
@@ -52,7 +62,8 @@ def predict(
             "--train",
             metavar="TRACE",
             parser=resolve,
-            help="Learn on this trace; without it, on the turns that are not being scored.",
+            help="Learn on this trace. Default: on the turns that are not being scored.",
+            autocompletion=completion.traces,
         ),
     ] = None,
     param: Annotated[
@@ -60,7 +71,7 @@ def predict(
         typer.Option(
             "--param",
             metavar="NAME.FIELD=VALUE",
-            help="A parameter of a predictor, as layer-lag.lag=12.",
+            help="A parameter of a predictor, for instance layer-lag.lag=12.",
         ),
     ] = None,
     seed: SeedOption = 0,
@@ -71,19 +82,17 @@ def predict(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Score how much of each layer's routing is known before it runs."""
+    """Score how well predictors foresee each layer's routing."""
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, inputs=[trace, train])
+    destination = Output(console, output, format, force, inputs=[trace, train])
     predictors = options.split("--predictor", predictor) if predictor else None
     horizons = options.whole_numbers("--horizon", horizon) if horizon else [1]
     more_named = options.whole_numbers("--named", named) if named else None
-    params = {key: ",".join(values) for key, values in options.params(param or []).items()}
+    params = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.scoring import predict as run
 
-    opened = open_any(trace)
-    for warning in opened.warnings:
-        console.warn(warning)
+    opened = open_trace(trace, console)
     with console.progress("predict") as progress:
         result = run(
             opened,
@@ -97,27 +106,25 @@ def predict(
             progress=progress,
         )
     console.detail(f"seed {seed}")
-    if destination.format in ("csv", "parquet"):
-        for note in result.notes:
-            console.note(note)
     destination.write(
         table=result.to_text,
         document=result.to_json,
-        records=lambda: records(result.records, per_layer),
-        console=console,
+        records=lambda: records(result.rows, per_layer),
+        notes=result.notes,
     )
 
 
-def records(results: Sequence[dict[str, Any]], per_layer: bool) -> list[dict[str, Any]]:
-    """Return the flat records of CSV and Parquet, with a row for each layer if asked."""
-    rows = []
-    for result in results:
-        layers = [_with_pair(layer) for layer in result["layers"]]
-        row = _with_pair({key: value for key, value in result.items() if key != "layers"})
-        rows.append({**row, "layers": layers} if per_layer else row)
-    return flat_records(rows, ("predictor", "horizon"))
+def records(rows: "Sequence[Row]", per_layer: bool) -> list[dict[str, Any]]:
+    """Return the flat records of CSV and Parquet, with a record for each layer if asked.
 
-
-def _with_pair(record: dict[str, Any]) -> dict[str, Any]:
-    """Return `record` with an interval of nulls where it has none: two columns in any case."""
-    return record | {"ci95": record["ci95"] or [None, None]}
+    The record of a layer repeats the predictor and its horizon; in that of a whole row `layer` is
+    null.
+    """
+    if not per_layer:
+        return [row.to_flat() for row in rows]
+    found = []
+    for row in rows:
+        found.append({**row.to_flat(), "layer": None})
+        identity = {"predictor": row.predictor, "horizon": row.horizon}
+        found += [identity | layer.to_flat() for layer in row.layers]
+    return found

@@ -5,14 +5,13 @@ Options go in; the engine records; what it recorded and the next command to type
 
 import shlex
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracekit.cli.console import INTERRUPTED, Console, ending_at_once, say, silence
+from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.figures import MIB, counted, percent
 from tracekit.trace.errors import TracekitError, UsageError
@@ -29,24 +28,28 @@ def record(
         Path | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A GGUF file, or the first of a split model; the bundled model if not given.",
+            help="A GGUF file, or the first file of a split model. Default: the bundled model.",
             show_default=False,
         ),
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("-p", "--prompt", metavar="TEXT", help="A prompt; each is a turn. Repeats."),
+        typer.Option(
+            "-p", "--prompt", metavar="TEXT", help="A prompt, which is one turn. May be repeated."
+        ),
     ] = None,
     prompt_file: Annotated[
         Path | None,
-        typer.Option("--prompt-file", metavar="FILE", help="A file as one prompt; - is stdin."),
+        typer.Option(
+            "--prompt-file", metavar="FILE", help="A file whose text is one prompt; - is stdin."
+        ),
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             "--prompts",
             metavar="JSONL",
-            help='A prompt a line: "text", {"prompt": text} or {"messages": [...]}.',
+            help='A file with one prompt in each line: "text", {"prompt": text} or {"messages": [...]}.',
         ),
     ] = None,
     chat: Annotated[
@@ -56,26 +59,35 @@ def record(
         int, typer.Option("-n", metavar="N", help="Tokens to decode in each turn.")
     ] = 128,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after the token that ends a text.")
+        bool, typer.Option("--ignore-eos", help="Continue after the token that ends a text.")
     ] = False,
     temperature: Annotated[
         float, typer.Option("--temp", metavar="T", help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option("--top-p", metavar="P", help="Draw from this much probability.")
+        float,
+        typer.Option(
+            "--top-p",
+            metavar="P",
+            help="Sample from the likeliest tokens that sum to this probability.",
+        ),
     ] = 1.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx", metavar="N", help="Context length; what is needed if not given."),
+        typer.Option("--ctx", metavar="N", help="Context length. Default: what the turns need."),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", help="Compute threads; cores − 1 if not given."),
+        typer.Option("--threads", metavar="N", help="Threads that compute. Default: cores − 1."),
     ] = None,
     n_expert_used: Annotated[
         int | None,
-        typer.Option("--n-expert-used", metavar="K", help="Experts a token uses."),
+        typer.Option(
+            "--n-expert-used",
+            metavar="K",
+            help="How many experts a token uses. Default: as in the model.",
+        ),
     ] = None,
     chunk: Annotated[
         int | None,
@@ -87,7 +99,8 @@ def record(
         ),
     ] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="Read experts on demand through a bounded cache.")
+        bool,
+        typer.Option("--stream", help="Read experts on demand, through a cache with a budget."),
     ] = False,
     cache_mib: Annotated[
         str | None,
@@ -99,16 +112,16 @@ def record(
     ] = None,
     io_threads: Annotated[
         int | None,
-        typer.Option("--io-threads", metavar="N", help="Reads in flight at a time; 4 by default."),
+        typer.Option("--io-threads", metavar="N", help="How many reads run at a time. Default: 4."),
     ] = None,
     direct_io: Annotated[
         bool, typer.Option("--direct-io", help="Read past the page cache (O_DIRECT).")
     ] = False,
     no_logits: Annotated[
-        bool, typer.Option("--no-logits", help="Leave the router's logits out.")
+        bool, typer.Option("--no-logits", help="Do not record the router's logits.")
     ] = False,
     no_gate_inputs: Annotated[
-        bool, typer.Option("--no-gate-inputs", help="Leave gate inputs and embeddings out.")
+        bool, typer.Option("--no-gate-inputs", help="Do not record gate inputs and embeddings.")
     ] = False,
     gate_dtype: Annotated[
         str, typer.Option("--gate-dtype", metavar="f32|f16", help="Type of stored gate inputs.")
@@ -122,8 +135,8 @@ def record(
 ) -> None:
     """Run a model on prompts and record how it routes every token.
 
-    Without --stream all experts are in memory; with it they are read from the file as the
-    router asks for them. Computes on the CPU, flash attention off.
+    Without --stream all experts are in memory; with it they are read from the file when the
+    router asks for them. The model runs on the CPU, without flash attention.
     """
     with ending_at_once():
         from tracekit.datasets import model_path
@@ -155,7 +168,7 @@ def record(
         hint = f"{model} was taken for the model. " if model and not model.exists() else ""
         raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
     printer = _TextPrinter(console) if text else None
-    progress_line = _ProgressLine(shown=not quiet and sys.stderr.isatty() and not text)
+    progress = _Progress(ProgressLine(shown=False) if text else console.progress_line())
     try:
         recording = record_run(
             model or model_path(),
@@ -165,16 +178,16 @@ def record(
             generation=generation,
             force=force,
             command=["tracekit", *sys.argv[1:]],
-            on_progress=progress_line.show,
+            on_progress=progress.show,
             on_piece=printer.print if printer else None,
             on_start=lambda session: _describe_start(console, session),
         )
     except KeyboardInterrupt:
-        progress_line.clear()
-        if progress_line.has_begun:
+        progress.clear()
+        if progress.has_begun:
             _note_what_is_left(console, output)
         raise
-    progress_line.clear()
+    progress.clear()
     if printer:
         printer.end()
     console.note(_summary(recording.path, recording.progress, recording.ended))
@@ -282,8 +295,8 @@ class _TextPrinter:
             )
 
 
-class _ProgressLine:
-    """One line on a terminal, rewritten at most ten times a second.
+class _Progress:
+    """Draws how far the recording is.
 
     Attributes
     ----------
@@ -291,27 +304,18 @@ class _ProgressLine:
         Whether a pass was recorded.
     """
 
-    def __init__(self, shown: bool):
+    def __init__(self, line: ProgressLine):
         self.has_begun = False
-        self._shown = shown
-        self._last = 0.0
+        self._line = line
 
     def show(self, progress: "Progress") -> None:
         self.has_begun = True
-        now = time.monotonic()
-        if self._shown and now - self._last >= 0.1:
-            self._last = now
-            say(f"\r\x1b[K{_state(progress)}{_rates(progress)}", end="")
+        label = f"turn {progress.turn + 1}/{progress.turns}"
+        done, total = progress.decoded_in_turn, progress.n_decode
+        self._line.draw(label, done, total, _rates(progress))
 
     def clear(self) -> None:
-        if self._last:
-            say("\r\x1b[K", end="")
-
-
-def _state(progress: "Progress") -> str:
-    done = progress.decoded_in_turn
-    bar = "#" * (20 * done // max(1, progress.n_decode))
-    return f"turn {progress.turn + 1}/{progress.turns} [{bar:<20}] {done}/{progress.n_decode}"
+        self._line.clear()
 
 
 def _rates(progress: "Progress") -> str:

@@ -1,14 +1,15 @@
-"""``tracekit replay``: a trace through cache policies and predictors."""
+"""``tracekit replay``: replay a trace through cache policies, and score predictors on it."""
 
 import difflib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     ForceOption,
     FormatOption,
@@ -37,6 +38,7 @@ def replay(
             metavar="NAME[,NAME…]",
             help="Cache policies and predictors, or module:Class of your own; `tracekit policies` "
             "lists them. Default: lru, belady and bound; with --validate, lru.",
+            autocompletion=completion.policies_and_predictors,
         ),
     ] = None,
     cache_mib: Annotated[
@@ -44,14 +46,16 @@ def replay(
         typer.Option(
             "--cache-mib",
             metavar="MIB[,MIB…]",
-            help="Cache budgets in MiB (2^20 bytes). Default: the recorded one, else 10, 25 and "
-            "50 % of the expert bank.",
+            help="Cache budgets in MiB (2^20 bytes). Default: the recorded budget, else 10, 25 and "
+            "50 % of all expert bytes.",
         ),
     ] = None,
     cache_fraction: Annotated[
         list[str] | None,
         typer.Option(
-            "--cache-fraction", metavar="F[,F…]", help="Budgets as fractions of the expert bank."
+            "--cache-fraction",
+            metavar="F[,F…]",
+            help="Cache budgets as fractions of all expert bytes.",
         ),
     ] = None,
     param: Annotated[
@@ -59,25 +63,26 @@ def replay(
         typer.Option(
             "--param",
             metavar="NAME.FIELD=VALUE[,VALUE…]",
-            help="A parameter of a policy or predictor; several values of a policy's are several "
-            "variants.",
+            help="A parameter of a policy or predictor. Several values replay a policy once for "
+            "each.",
         ),
     ] = None,
     per_layer: Annotated[
-        bool, typer.Option("--per-layer", help="The figures of each layer too.")
+        bool, typer.Option("--per-layer", help="Also give the figures of each layer.")
     ] = False,
     validate: Annotated[
         bool,
         typer.Option(
             "--validate",
-            help="Compare each decode lookup with what the engine recorded, at its cache size.",
+            help="Compare each decode lookup with the recorded one, at the recorded budget.",
         ),
     ] = False,
     static: Annotated[
         bool,
         typer.Option(
             "--static",
-            help="Lossy policies also on paper: what they would drop of the misses of plain LRU.",
+            help="Also replay lossy policies statically: count which misses of plain LRU they "
+            "would drop.",
         ),
     ] = False,
     flash_mib_s: Annotated[
@@ -85,7 +90,7 @@ def replay(
         typer.Option(
             "--flash-mib-s",
             metavar="R",
-            help="Also say how long flash that reads R MiB a second is busy per decoded token.",
+            help="Also give the time per decoded token for which flash that reads R MiB/s is busy.",
         ),
     ] = None,
     seed: SeedOption = 0,
@@ -98,32 +103,28 @@ def replay(
 ) -> None:
     """Replay a trace through cache policies.
 
-    Says for each policy and cache budget how many expert lookups would have hit and how many
-    bytes would have been read. A predictor among the policies is scored instead.
+    The table gives for each policy and cache budget how many expert lookups hit and how many bytes
+    were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, inputs=[trace])
-    sizes = {
-        "cache_mib": options.cache_mib(cache_mib) if cache_mib else None,
-        "cache_fraction": options.cache_fraction(cache_fraction) if cache_fraction else None,
-    }
-    params = options.params(param or [])
-    from tracekit.formats import open_any
+    destination = Output(console, output, format, force, inputs=[trace])
+    budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
+    budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
+    settings = options.settings(param or [])
     from tracekit.replaying import DEFAULT_POLICIES
     from tracekit.replaying import replay as run
 
     default = ("lru",) if validate else DEFAULT_POLICIES
     names = options.split("--policy", policy) if policy else default
     policies, predictors = _by_kind(names)
-    of_predictors = {key: params.pop(key) for key in list(params) if _owner(key) in predictors}
+    predictor_settings = _of_predictors(settings, predictors)
+    params = options.several({k: v for k, v in settings.items() if k not in predictor_settings})
     if params and not policies:
         owner = _owner(next(iter(params)))
         raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
     if static:
-        params |= _both_ways(policies)
-    opened = open_any(trace)
-    for warning in opened.warnings:
-        console.warn(warning)
+        params |= _dynamic_and_static(policies)
+    opened = open_trace(trace, console)
     replayed = scored = None
     start = time.perf_counter()
     if policies:
@@ -131,7 +132,8 @@ def replay(
             replayed = run(
                 opened,
                 policies,
-                **sizes,
+                cache_mib=budgets_mib,
+                cache_fraction=budgets_fraction,
                 params=params,
                 seed=seed,
                 jobs=jobs,
@@ -148,7 +150,7 @@ def replay(
                 scored = predict(
                     opened,
                     predictors,
-                    params={key: ",".join(values) for key, values in of_predictors.items()},
+                    params=predictor_settings,
                     seed=seed,
                     jobs=jobs,
                     progress=progress,
@@ -158,16 +160,16 @@ def replay(
                 raise
             replayed.notes.append(f"Left out: {error}")
     console.detail(f"seed {seed}; took {time.perf_counter() - start:.2f} s")
-    _write(destination, console, replayed, scored, per_layer)
+    _write(destination, replayed, scored, per_layer)
 
 
 def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part `names` into policies and predictors.
+    """Divide `names` into policies and predictors.
 
     Raises
     ------
     UsageError
-        A name is of neither kind; the sentence gives the nearest match.
+        A name is neither a policy nor a predictor; the sentence gives the nearest match.
     """
     from tracekit.policies import POLICIES
 
@@ -184,7 +186,7 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
         elif ":" in name:
             policies.append(name)
         elif "@" in name:
-            PREDICTORS.find(name)  # which says how parameters are given here
+            PREDICTORS.find(name)  # raises, and says how parameters are given here
         else:
             known = [cls.name for kind in (POLICIES, PREDICTORS) for cls in kind]
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -197,24 +199,34 @@ def _owner(param: str) -> str:
     return param.rpartition(".")[0]
 
 
-def _both_ways(policies: Sequence[str]) -> dict[str, list[str]]:
+def _of_predictors(settings: Mapping[str, str], predictors: Sequence[str]) -> dict[str, str]:
+    """Return the settings of `predictors`: of what the user calls them, or of their own names."""
+    if not predictors:
+        return {}
+    from tracekit.predictors import PREDICTORS
+
+    owners = {*predictors, *(PREDICTORS.find(name).name for name in predictors)}
+    return {key: value for key, value in settings.items() if _owner(key) in owners}
+
+
+def _dynamic_and_static(policies: Sequence[str]) -> dict[str, list[str]]:
     """Return the parameters that replay lossy policies both dynamically and statically.
 
     Raises
     ------
     UsageError
-        None of `policies` knows the difference.
+        None of `policies` has the parameter ``static``.
     """
     from tracekit.policies import POLICIES
 
-    knowing = [name for name in policies if hasattr(POLICIES.find(name).Params(), "static")]
-    if not knowing:
+    lossy = [name for name in policies if hasattr(POLICIES.find(name).Params(), "static")]
+    if not lossy:
         raise UsageError("--static is for policies that drop experts, such as drop-cold; add one.")
-    return {f"{name}.static": ["false", "true"] for name in knowing}
+    return {f"{name}.static": ["false", "true"] for name in lossy}
 
 
 def _is_own(name: str, registry: "Registry[Any]") -> bool:
-    """Say whether `name` is ``module:Class`` for a class of the user's own that fits `registry`."""
+    """Say whether `name` is ``module:Class``, and that class fits `registry`."""
     try:
         return ":" in name and bool(registry.find(name))
     except UsageError:
@@ -223,34 +235,23 @@ def _is_own(name: str, registry: "Registry[Any]") -> bool:
 
 def _write(
     destination: Output,
-    console: Console,
     replayed: "ReplayResult | None",
     scored: "PredictResult | None",
     per_layer: bool,
 ) -> None:
     results = [result for result in (replayed, scored) if result is not None]
-    if destination.format in ("csv", "parquet"):
-        for note in _notes(results):
-            console.note(note)
     destination.write(
-        table=lambda: "\n\n".join(_text(replayed, scored)),
+        table=lambda: "\n\n".join(result.to_text() for result in results),
         document=lambda: _document(results),
         records=lambda: _records(replayed, scored, per_layer),
-        console=console,
+        notes=_notes(results),
     )
 
 
 def _notes(results: "Sequence[ReplayResult | PredictResult]") -> list[str]:
-    # Warnings of the trace were said when it was opened.
-    said = results[0].trace.warnings
-    return list(dict.fromkeys(n for result in results for n in result.notes if n not in said))
-
-
-def _text(replayed: "ReplayResult | None", scored: "PredictResult | None") -> Iterator[str]:
-    if replayed is not None:
-        yield replayed.to_text()
-    if scored is not None:
-        yield scored.to_text()
+    """Return what is to be said of the results; the trace's warnings were printed when it opened."""
+    printed = results[0].trace.warnings
+    return list(dict.fromkeys(n for result in results for n in result.notes if n not in printed))
 
 
 def _document(results: "Sequence[ReplayResult | PredictResult]") -> dict[str, Any]:
@@ -276,5 +277,5 @@ def _records(
         identity = ("policy", "params", "cache_bytes", "cache_mib")
         rows += flat_records(replayed.records, identity)
     if scored is not None:
-        rows += records(scored.records, per_layer)
+        rows += records(scored.rows, per_layer)
     return rows

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import options
+from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     ForceOption,
     JobsOption,
@@ -14,9 +15,8 @@ from tracekit.cli.options import (
     SeedOption,
     TraceArgument,
 )
-from tracekit.cli.output import check_free, written_whole
+from tracekit.cli.output import check_file, written_whole
 from tracekit.figures import in_bytes
-from tracekit.trace.errors import UsageError
 
 
 def report(
@@ -29,11 +29,19 @@ def report(
     ],
     policy: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[,NAME…]", help="Cache policies to replay."),
+        typer.Option(
+            metavar="NAME[,NAME…]",
+            help="Cache policies to replay.",
+            autocompletion=completion.policies,
+        ),
     ] = None,
     predictor: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME[,NAME…]", help="Predictors to score."),
+        typer.Option(
+            metavar="NAME[,NAME…]",
+            help="Predictors to score.",
+            autocompletion=completion.predictors,
+        ),
     ] = None,
     cache_mib: Annotated[
         list[str] | None,
@@ -44,31 +52,26 @@ def report(
     force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write one self-contained page: figures, tables, plots, and a matrix to browse.
+    """Write one page with figures, tables and plots.
 
-    The page needs no network and no other file.
+    The page also has a matrix of every token at every layer. It needs no network and no other file.
     """
     console = Console(quiet)
-    if output.is_dir():
-        raise UsageError(f"{output} is a folder; name a file to write.")
-    check_free(output, force, [trace])
-    chosen = {"policies": options.split("--policy", policy)} if policy else {}
+    check_file(output, force, [trace])
+    policies = options.split("--policy", policy) if policy else None
 
-    from tracekit.formats import open_any
     from tracekit.report import build_report
 
-    opened = open_any(trace)
-    for warning in opened.warnings:
-        console.warn(warning)
-    with console.progress("Drawing the report") as update:
+    opened = open_trace(trace, console)
+    with console.progress("report") as update:
         page = build_report(
             opened,
+            policies=policies,
             predictors=options.split("--predictor", predictor) if predictor else None,
             cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
             seed=seed,
             jobs=jobs,
             progress=update,
-            **chosen,
         )
     with written_whole(output) as work:
         work.write_text(page, encoding="utf-8", errors="backslashreplace")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracekit.cli import completion
 from tracekit.cli.console import Console
 from tracekit.cli.options import (
     ForceOption,
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 def sweep(
     study: Annotated[
         list[Path],
-        typer.Argument(metavar="STUDY…", help="TOML files, for instance replays/cliff.toml."),
+        typer.Argument(
+            metavar="STUDY…",
+            help="TOML files, for instance replays/cliff.toml.",
+            autocompletion=completion.studies,
+        ),
     ],
     traces: Annotated[
         Path | None,
@@ -37,37 +42,39 @@ def sweep(
         bool,
         typer.Option(
             "--check",
-            help="Write nothing; fail unless every claim holds and the table beside the study is "
-            "what came out.",
+            help="Write no result table; fail unless every claim holds and the result table beside "
+            "each study equals the new one.",
         ),
     ] = False,
     format: TableOrJsonOption = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Print into this file, not to stdout."),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the verdicts to this file, not to stdout."
+        ),
     ] = None,
     force: ForceOption = False,
     jobs: JobsOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Rerun studies and say of each claim whether it holds.
+    """Rerun studies and say which of their claims hold.
 
     The result table of a study is written beside it: `x.csv` for `x.toml`.
     """
     console = Console(quiet, verbose)
-    destination = Output(output, format, force, formats=("table", "json"), inputs=study)
+    destination = Output(console, output, format, force, formats=("table", "json"), inputs=study)
     from tracekit.studies import read_study, trace_paths
     from tracekit.studies import sweep as run
 
     studies = [read_study(path) for path in study]
-    for read in [] if check else studies:
-        # The table is written whether or not it exists; a recording of that name is no table.
-        check_free(read.result_path, True, trace_paths(read, traces).values())
+    for each in [] if check else studies:
+        # A result table is overwritten without --force, but a trace of that name must not be.
+        check_free(each.result_path, True, trace_paths(each, traces).values())
     results, wrong = [], []
-    for read in studies:
-        with console.progress(read.path.name) as progress:
-            result = run(read, traces, jobs=jobs, progress=progress)
+    for each in studies:
+        with console.progress(each.path.name) as progress:
+            result = run(each, traces, jobs=jobs, progress=progress)
         for sentence in result.notes:
             console.detail(sentence)
         results.append(result)
@@ -100,9 +107,9 @@ def _text(result: "StudyResult") -> str:
 def _write_table(result: "StudyResult", console: Console) -> None:
     path, text = result.study.result_path, result.csv.encode()
     if path.exists() and path.read_bytes() == text:
-        console.note(f"{path} is as before.")
+        console.note(f"{path} is unchanged.")
         return
-    changed = " anew; it was different" if path.exists() else ""
+    changed = "; it was different before" if path.exists() else ""
     with written_whole(path) as work:
         work.write_bytes(text)
     console.note(f"Wrote {path}{changed}.")
@@ -113,4 +120,5 @@ def _faults(result: "StudyResult") -> list[str]:
     faults = [] if result.all_claims_hold else [f"{path}: a claim does not hold"]
     if not result.study.result_path.exists():
         return [*faults, f"{path}: there is no {result.study.result_path.name} beside it"]
-    return faults + [f"{path}: {said}" for said in result.differences(result.study.result_path)]
+    differences = result.differences(result.study.result_path)
+    return faults + [f"{path}: {difference}" for difference in differences]

@@ -1,10 +1,13 @@
-"""Routing entropy and top-1 share, layer by layer."""
+"""How even routing is: entropy and top-1 share, layer by layer."""
 
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
+from tracekit.analysis.concentration import routing_concentration
+from tracekit.plots.kinds import register
+from tracekit.plots.series import LINE, thin_markers
 from tracekit.plots.style import (
     BLUE,
     GREEN,
@@ -12,28 +15,37 @@ from tracekit.plots.style import (
     axes_or_new,
     finish,
     layer_range,
-    legend_below,
     percent_axis,
-    thin_markers,
     whole_numbers,
 )
 
 _LINES = {
-    "load_entropy": (
-        "entropy of the layer's load, of log2(n)",
-        {"color": BLUE, "marker": "o", "linestyle": "-"},
-    ),
-    "weight_entropy": (
-        "entropy of a routing's weights, of log2(k)",
-        {"color": ORANGE, "marker": "s", "linestyle": "--"},
-    ),
-    "top1_share": (
-        "weight of a routing's top expert",
-        {"color": GREEN, "marker": "^", "linestyle": "-."},
-    ),
+    "load_entropy": {
+        "label": "entropy of the layer's load, of log2(n)",
+        "color": BLUE,
+        "marker": "o",
+        "linestyle": "-",
+    },
+    "weight_entropy": {
+        "label": "entropy of a routing's weights, of log2(k)",
+        "color": ORANGE,
+        "marker": "s",
+        "linestyle": "--",
+    },
+    "top1_share": {
+        "label": "weight of a routing's top expert",
+        "color": GREEN,
+        "marker": "^",
+        "linestyle": "-.",
+    },
 }
 
 
+@register(
+    "concentration",
+    "routing entropy and top-1 share, layer by layer",
+    lambda trace, choices: routing_concentration(trace),
+)
 def plot_concentration(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw how even each layer's routing is.
 
@@ -55,18 +67,11 @@ def plot_concentration(data: pd.DataFrame, *, ax: Axes | None = None, **style: A
     ax = axes_or_new(ax)
     layers = layer_range(data["layer"].to_numpy())
     table = data.set_index("layer").reindex(layers)
-    for column, (label, line) in _LINES.items():
+    for column, line in _LINES.items():
         if table[column].notna().any():
-            drawn = {"markersize": 4, "linewidth": 1.6, **thin_markers(line, len(layers))}
-            ax.plot(layers, table[column], label=label, **{**drawn, **style})
-    ax.set_ylim(0, 1.02)
-    percent_axis(ax)
+            ax.plot(layers, table[column], **{**LINE, **thin_markers(line, len(layers)), **style})
+    percent_axis(ax, top=1.02)
     whole_numbers(ax)
-    finish(
-        ax,
-        title="How evenly experts are used, and weighted",
-        xlabel="layer",
-        ylabel="share",
+    return finish(
+        ax, title="How evenly experts are used, and weighted", xlabel="layer", ylabel="share"
     )
-    legend_below(ax)
-    return ax

@@ -5,22 +5,28 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from tracekit.analysis.curves import POLICIES, curves_replayed, hit_rate_curves
 from tracekit.figures import MIB
-from tracekit.plots.style import (
-    BLACK,
-    axes_or_new,
-    budget_axis,
-    finish,
-    legend_below,
-    percent_axis,
-    policy_series,
-    sparse_marker,
-    thin_markers,
+from tracekit.plots.kinds import register
+from tracekit.plots.series import Look, policy_series, sparse_marker, thin_markers
+from tracekit.plots.style import BLACK, axes_or_new, budget_axis, finish, percent_axis
+from tracekit.replaying import ReplayResult
+
+_HOLLOW: Look = {"linestyle": "none", "marker": "o", "markersize": 6, "markerfacecolor": "white"}
+
+
+@register(
+    "curves",
+    "hit rate by cache budget, under the bound",
+    lambda trace, choices: hit_rate_curves(
+        trace,
+        choices.policies_or(POLICIES),
+        choices.cache_bytes,
+        seed=choices.seed,
+        jobs=choices.jobs,
+    ),
+    reads=("policies", "params", "cache_bytes"),
 )
-
-_HOLLOW = {"linestyle": "none", "marker": "o", "markersize": 6, "markerfacecolor": "white"}
-
-
 def plot_curves(
     data: pd.DataFrame, *, ax: Axes | None = None, phase: str = "decode", **style: Any
 ) -> Axes:
@@ -46,15 +52,15 @@ def plot_curves(
     """
     ax = axes_or_new(ax, (7.6, 4.8))
     rate = f"hit_rate_{phase}"
-    for name, look, rows in policy_series(data.sort_values("cache_bytes", kind="stable")):
-        drawn = sparse_marker(thin_markers(look, len(rows)), rows) | style
+    for name, policy_look, rows in policy_series(data.sort_values("cache_bytes", kind="stable")):
+        look = sparse_marker(thin_markers(policy_look, len(rows)), rows) | style
         x, y = rows["cache_bytes"] / MIB, rows[rate]
         label = f"{name}: {100 * y.iloc[0]:.1f} %" if len(rows) == 1 and y.notna().all() else name
-        ax.plot(x, y, label=label, **drawn)
+        ax.plot(x, y, **{**look, "label": label})
         over = _over_budget(rows)
-        ax.plot(x[over], y[over], color=drawn["color"], **_HOLLOW)
+        ax.plot(x[over], y[over], **{**_HOLLOW, "color": look["color"]})
     if _over_budget(data).any():
-        ax.plot([], [], color=BLACK, label="over its budget", **_HOLLOW)
+        ax.plot([], [], **{**_HOLLOW, "color": BLACK, "label": "over its budget"})
     ceiling = data[f"ceiling_{phase}"].iloc[0]
     ax.axhline(
         ceiling,
@@ -66,14 +72,17 @@ def plot_curves(
     ax.set_ylim(-0.015, 1.02)
     percent_axis(ax)
     budget_axis(ax, data["cache_bytes"], data["token_cycle_bytes"].iloc[0])
-    finish(
+    return finish(
         ax,
         title="Hit rate by cache budget (grey: under one token cycle)",
         xlabel="cache budget (MiB)",
         ylabel=f"hit rate, {phase}",
     )
-    legend_below(ax)
-    return ax
+
+
+def plot_replay(result: ReplayResult, *, ax: Axes | None = None, **style: Any) -> Axes:
+    """Draw `plot_curves` of a replay: what ``result.plot()`` calls."""
+    return plot_curves(curves_replayed(result), ax=ax, **style)
 
 
 def _over_budget(data: pd.DataFrame) -> pd.Series:

@@ -1,31 +1,31 @@
-"""The kinds of plot that ``tracekit plot`` knows: what each shows, computes and draws."""
+"""What a kind of plot is, and the registry of kinds that ``tracekit plot`` draws from.
 
-import difflib
+A kind stands where its function stands: the file of a plot decorates the function that draws with
+`register`, and says there from which data it draws. This file knows no kind by itself.
+"""
+
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from tracekit import analysis, plots
-from tracekit.analysis.budget import DEFAULT_FRACTION
-from tracekit.analysis.curves import POLICIES as CURVES
-from tracekit.analysis.runs import RECORDED, read_by_default
+from tracekit.analysis.budget import DEFAULT_FRACTION, default_budget
+from tracekit.analysis.runs import RECORDED
 from tracekit.figures import in_mib
-from tracekit.policies import Policy, Retention, load_policies
-from tracekit.predictors import PREDICTORS
-from tracekit.routing.routers import Routers
-from tracekit.scoring.usable import check_usable
+from tracekit.formats import as_trace
+from tracekit.policies import Policy, load_policies
+from tracekit.registry import unknown
 from tracekit.trace import Trace, UsageError
 
-FALLBACK = "prev-token"  # a predictor that every trace can run
+Draw = TypeVar("Draw", bound=Callable[..., Axes])
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user may choose of a plot; every kind reads the ones that concern it.
+    """What a user may choose of a plot; every kind reads the choices that concern it.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class Choices:
     predictors : list of str or None
         None: the kind's own.
     cache_bytes : list of int or None
-        Budgets; None: the recorded one, or a range for curves and gains.
+        Budgets; None: the recorded one, or a range where a plot has budgets on its axis.
     horizon, named : list of int or None
     seed : int
     jobs : int or None
@@ -53,22 +53,26 @@ class Choices:
     jobs: int | None = None
 
     def one_budget(self) -> int | None:
-        """Return the only budget, for a plot that shows one.
+        """Return the only budget, for a plot that shows one; None if no budget was chosen.
 
         Raises
         ------
         UsageError
-            Several were given.
+            Several budgets were chosen.
         """
-        return _only("cache budget", self.cache_bytes)
+        if self.cache_bytes is None:
+            return None
+        if len(self.cache_bytes) != 1:
+            raise UsageError(f"This plot shows one cache budget, not {len(self.cache_bytes)}.")
+        return self.cache_bytes[0]
 
-    def drawn(self, default: Sequence[str]) -> list[str | Policy]:
-        """Return the policies to draw, one for each combination of parameters.
+    def policies_or(self, default: Sequence[str]) -> list[str | Policy]:
+        """Return the chosen policies, or `default`, once for each combination of parameters.
 
         Raises
         ------
         UsageError
-            An unknown policy, or a parameter of one that is not drawn.
+            An unknown policy, or a parameter of a policy that the plot does not show.
         """
         names = list(default if self.policies is None else self.policies)
         owners = {target: target.rpartition(".")[0] for target in self.params}
@@ -86,21 +90,18 @@ class Choices:
             policies += load_policies([name], own, self.seed)
         return policies
 
-    def one_drawn(self, default: str) -> str | Policy:
-        """Return the only policy, for a plot that shows one.
+    def one_policy_or(self, default: str) -> str | Policy:
+        """Return the chosen policy, or `default`, for a plot that shows one.
 
         Raises
         ------
         UsageError
-            There are several, or as for `drawn`.
+            Several policies were chosen, or as for `policies_or`.
         """
-        return _only("policy", self.drawn([default]))
-
-
-def _only(what: str, values: Sequence[Any] | None) -> Any:
-    if values is not None and len(values) != 1:
-        raise UsageError(f"This plot shows one {what}, not {len(values)}.")
-    return values[0] if values else None
+        policies = self.policies_or([default])
+        if len(policies) != 1:
+            raise UsageError(f"This plot shows one policy, not {len(policies)}.")
+        return policies[0]
 
 
 @dataclass(frozen=True)
@@ -110,184 +111,68 @@ class Kind:
     Attributes
     ----------
     name, summary : str
-    reads : tuple of str
-        The names of the `Choices` that concern it, besides seed and jobs.
-    compute : callable
-        (trace, choices) → the DataFrame behind the plot.
+    data : callable
+        (trace, choices) → the DataFrame that the plot draws.
     draw : callable
         (DataFrame, ax=…) → Axes.
+    reads : tuple of str
+        The names of the `Choices` that concern it, besides seed and jobs.
+    at_one_budget : bool
+        It shows one cache budget, which somebody has to choose.
     """
 
     name: str
     summary: str
-    reads: tuple[str, ...]
-    compute: Callable[[Trace, Choices], pd.DataFrame]
+    data: Callable[[Trace, Choices], pd.DataFrame]
     draw: Callable[..., Axes]
+    reads: tuple[str, ...] = ()
+    at_one_budget: bool = False
 
-
-def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
-    notes = []
-    if choices.policies is None and "retention.predictor" not in choices.params:
-        reason = _lacks(trace, Retention.Params().predictor)
-        if reason is not None:
-            notes = [f"retention acts on {FALLBACK} here: {reason}"]
-            params = {**choices.params, "retention.predictor": [FALLBACK]}
-            choices = replace(choices, params=params)
-    frame = analysis.hit_rate_gains(
-        trace,
-        choices.drawn([Retention.name]),
-        cache_bytes=choices.cache_bytes,
-        seed=choices.seed,
-    )
-    frame.attrs["notes"] = notes
-    return frame
-
-
-def _lacks(trace: Trace, predictor: str) -> str | None:
-    """Return in one sentence why `predictor` cannot run on `trace`, or None if it can."""
-    return check_usable(trace, Routers(trace), PREDICTORS.find(predictor))
-
-
-def _at_one_budget(
-    compute: Callable[[Trace, Choices], pd.DataFrame],
-) -> Callable[[Trace, Choices], pd.DataFrame]:
-    """Make `compute` say which budget it took, where neither the user nor the trace names one."""
-
-    def noted(trace: Trace, choices: Choices) -> pd.DataFrame:
-        frame = compute(trace, choices)
-        replayed = choices.policies is None or list(choices.policies) != [RECORDED]
-        if replayed and choices.cache_bytes is None and trace.budget_bytes is None:
-            budget = analysis.default_budget(trace)
-            frame.attrs["notes"] = [
-                f"The trace carries no cache budget: {100 * DEFAULT_FRACTION:g} % of the expert "
-                f"bank, {in_mib(budget)}, is drawn as an example; --cache-mib sets another."
-            ]
+    def compute(self, trace: Trace | str | Path, choices: Choices) -> pd.DataFrame:
+        """Return what the plot draws; ``attrs["notes"]`` says what a reader has to know of it."""
+        trace = as_trace(trace)
+        frame = self.data(trace, choices)
+        note = _example_budget(trace, choices) if self.at_one_budget else None
+        if note is not None:
+            frame.attrs["notes"] = [note]
         return frame
 
-    return noted
 
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "predictability",
-            "slot accuracy of each predictor, layer by layer",
-            ("predictors",),
-            lambda trace, c: analysis.accuracy_by_layer(
-                trace, c.predictors, seed=c.seed, jobs=c.jobs
-            ),
-            plots.plot_predictability,
-        ),
-        Kind(
-            "horizon",
-            "slot accuracy by how many layers ahead is predicted",
-            ("predictors", "horizon"),
-            lambda trace, c: analysis.accuracy_by_horizon(
-                trace, c.predictors, c.horizon, seed=c.seed, jobs=c.jobs
-            ),
-            plots.plot_horizon,
-        ),
-        Kind(
-            "recall",
-            "selected experts that are named, by how many are named",
-            ("predictors", "named"),
-            lambda trace, c: analysis.recall_by_named(
-                trace, c.predictors, c.named, seed=c.seed, jobs=c.jobs
-            ),
-            plots.plot_recall,
-        ),
-        Kind(
-            "curves",
-            "hit rate by cache budget, under the bound",
-            ("policies", "params", "cache_bytes"),
-            lambda trace, c: analysis.hit_rate_curves(
-                trace, c.drawn(CURVES), c.cache_bytes, seed=c.seed, jobs=c.jobs
-            ),
-            plots.plot_curves,
-        ),
-        Kind(
-            "gains",
-            "points of hit rate that a policy gains over LRU, by cache budget",
-            ("policies", "params", "cache_bytes"),
-            _gains,
-            plots.plot_gains,
-        ),
-        Kind(
-            "read-bytes",
-            "bytes that each decoded token reads, as it ran",
-            ("policies", "params", "cache_bytes"),
-            _at_one_budget(
-                lambda trace, c: analysis.read_bytes_by_token(
-                    trace, c.drawn(read_by_default(trace)), cache_bytes=c.one_budget()
-                )
-            ),
-            plots.plot_read_bytes,
-        ),
-        Kind(
-            "popularity",
-            "how often each expert is selected, layer × expert",
-            (),
-            lambda trace, c: analysis.expert_popularity(trace),
-            plots.plot_popularity,
-        ),
-        Kind(
-            "popularity-sorted",
-            "the same, each layer's favourites first",
-            (),
-            lambda trace, c: analysis.expert_popularity(trace),
-            lambda data, **style: plots.plot_popularity(data, by="rank", **style),
-        ),
-        Kind(
-            "reuse",
-            "reuse distance in bytes, with the budget drawn in",
-            ("cache_bytes",),
-            _at_one_budget(
-                lambda trace, c: analysis.reuse_distance(trace, cache_bytes=c.one_budget())
-            ),
-            plots.plot_reuse,
-        ),
-        Kind(
-            "reuse-tokens",
-            "reuse distance in tokens",
-            (),
-            lambda trace, c: analysis.reuse_distance(trace, unit="tokens"),
-            plots.plot_reuse,
-        ),
-        Kind(
-            "working-set",
-            "distinct experts touched, since the start and by any n tokens",
-            (),
-            lambda trace, c: analysis.working_set(trace),
-            plots.plot_working_set,
-        ),
-        Kind(
-            "overlap",
-            "experts that routings share, by lag in tokens and in layers",
-            (),
-            lambda trace, c: analysis.overlap_by_lag(trace),
-            plots.plot_overlap,
-        ),
-        Kind(
-            "concentration",
-            "routing entropy and top-1 share, layer by layer",
-            (),
-            lambda trace, c: analysis.routing_concentration(trace),
-            plots.plot_concentration,
-        ),
-        Kind(
-            "timeline",
-            "token × layer: hit, miss or prefetched under one policy (or as recorded)",
-            ("policies", "params", "cache_bytes"),
-            _at_one_budget(
-                lambda trace, c: analysis.residency_timeline(
-                    trace, c.one_drawn("lru"), cache_bytes=c.one_budget()
-                )
-            ),
-            plots.plot_timeline,
-        ),
+def _example_budget(trace: Trace, choices: Choices) -> str | None:
+    """Say which budget is shown where neither the user nor the trace names one."""
+    replayed = choices.policies is None or list(choices.policies) != [RECORDED]
+    if not replayed or choices.cache_bytes is not None or trace.budget_bytes is not None:
+        return None
+    return (
+        f"The trace carries no cache budget: {100 * DEFAULT_FRACTION:g} % of the expert bank, "
+        f"{in_mib(default_budget(trace))}, is drawn as an example; --cache-mib sets another."
     )
-}
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def register(
+    name: str,
+    summary: str,
+    data: Callable[[Trace, Choices], pd.DataFrame],
+    *,
+    reads: tuple[str, ...] = (),
+    at_one_budget: bool = False,
+) -> Callable[[Draw], Draw]:
+    """Return a decorator that registers a function as the one that draws a kind; see `Kind`.
+
+    Kinds are listed in the order in which they are registered; of two decorators of one function,
+    the lower comes first.
+    """
+
+    def decorate(draw: Draw) -> Draw:
+        if name in KINDS:
+            raise ValueError(f"the kind of plot {name!r} is registered twice")
+        KINDS[name] = Kind(name, summary, data, draw, reads, at_one_budget)
+        return draw
+
+    return decorate
 
 
 def find_kind(name: str) -> Kind:
@@ -296,20 +181,8 @@ def find_kind(name: str) -> Kind:
     Raises
     ------
     UsageError
-        There is none; the sentence names the nearest.
+        No kind has this name; the sentence names the nearest match.
     """
-    if name in KINDS:
-        return KINDS[name]
-    near = difflib.get_close_matches(name, KINDS, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}."
-    raise UsageError(f"No plot is called {name!r}; {hint}")
-
-
-def caption(trace: Trace) -> str:
-    """Return what tells pictures of two traces apart: the names of the model and of the trace."""
-    names = (trace.facts.model.name, Path(trace.name).absolute().name)
-    return ", ".join(_shortened(name) for name in names)
-
-
-def _shortened(name: str, most: int = 60) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    if name not in KINDS:
+        raise unknown("plot", name, KINDS)
+    return KINDS[name]

@@ -7,9 +7,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 
+from tracekit.analysis.popularity import expert_popularity
+from tracekit.plots.kinds import register
 from tracekit.plots.style import SEQUENTIAL, axes_or_new, finish, layer_range, whole_numbers
 
 
+@register(
+    "popularity",
+    "how often each expert is selected, layer × expert",
+    lambda trace, choices: expert_popularity(trace),
+)
 def plot_popularity(
     data: pd.DataFrame, *, ax: Axes | None = None, by: str = "expert", **style: Any
 ) -> Axes:
@@ -54,4 +61,14 @@ def plot_popularity(
         "expert": ("", "expert id"),
         "rank": (", each layer's favourites first", "expert, by rank in its layer"),
     }[by]
-    return finish(ax, title=f"Expert popularity{what}", xlabel=xlabel, ylabel="layer", grid="")
+    return finish(ax, title=f"Expert popularity{what}", xlabel=xlabel, ylabel="layer", grid=False)
+
+
+@register(
+    "popularity-sorted",
+    "the same, each layer's favourites first",
+    lambda trace, choices: expert_popularity(trace),
+)
+def plot_popularity_sorted(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
+    """Draw `plot_popularity` with each layer's most selected expert first."""
+    return plot_popularity(data, ax=ax, by="rank", **style)

@@ -1,4 +1,4 @@
-"""Bytes read per token over time."""
+"""What each token reads: bytes per decoded token, as the run went on."""
 
 from typing import Any
 
@@ -6,20 +6,30 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from tracekit.analysis.runs import read_by_default, read_bytes_by_token
 from tracekit.figures import MIB, in_mib
+from tracekit.plots.kinds import register
+from tracekit.plots.series import marked_if_few, policy_series
 from tracekit.plots.style import (
     GREY,
-    PALE,
     axes_or_new,
     finish,
     grouped_numbers,
-    legend_below,
-    marked_if_few,
-    policy_series,
+    mark_token_cycle,
+    turn_starts,
     whole_numbers,
 )
 
 
+@register(
+    "read-bytes",
+    "bytes that each decoded token reads, as it ran",
+    lambda trace, choices: read_bytes_by_token(
+        trace, choices.policies_or(read_by_default(trace)), choices.one_budget()
+    ),
+    reads=("policies", "params", "cache_bytes"),
+    at_one_budget=True,
+)
 def plot_read_bytes(
     data: pd.DataFrame, *, ax: Axes | None = None, window: int | None = None, **style: Any
 ) -> Axes:
@@ -51,30 +61,26 @@ def plot_read_bytes(
     ]
     if window is None:
         window = max(1, data["token"].nunique() // 40)
-    for name, look, budget, rows in runs:
+    for name, policy_look, budget, rows in runs:
         mib = rows["read_bytes"] / MIB
-        drawn = {**marked_if_few(look, len(rows)), **style}
+        look = {**marked_if_few(policy_look, len(rows)), **style}
         if len(runs) == 1 and window > 1:
-            ax.plot(rows["token"], mib, color=drawn["color"], alpha=0.25, linewidth=0.7)
+            ax.plot(rows["token"], mib, color=look["color"], alpha=0.25, linewidth=0.7)
         mean = mib.rolling(window, min_periods=1, center=True).mean()
         label = name if np.isnan(budget) else f"{name} at {in_mib(budget)}"
-        ax.plot(rows["token"], mean, label=label, **drawn)
-    cycle = data["token_cycle_bytes"].iloc[0]
-    ax.axhline(cycle / MIB, color=GREY, linestyle=":", label=f"one token cycle ({in_mib(cycle)})")
-    by_token = data.drop_duplicates("token")
-    starts = by_token["token"].to_numpy()[1:][np.diff(by_token["turn"].to_numpy()) != 0]
-    for start in starts:
-        ax.axvline(start, color=PALE, linewidth=0.8, zorder=0)
+        ax.plot(rows["token"], mean, **{**look, "label": label})
+    mark_token_cycle(ax.axhline, data["token_cycle_bytes"].iloc[0])
+    for place, start in enumerate(turn_starts(data)):
+        label = "" if place else "a turn begins"  # one entry in the legend is enough
+        ax.axvline(start, color=GREY, alpha=0.5, linewidth=0.7, zorder=0, label=label)
     ax.set_ylim(bottom=0)
     ax.margins(x=0.01)
     whole_numbers(ax)
     grouped_numbers(ax, "y")
     mean_of = f"mean of {window} tokens" if window > 1 else "each token"
-    finish(
+    return finish(
         ax,
         title=f"Bytes read per decoded token ({mean_of})",
         xlabel="decoded token",
         ylabel="read (MiB per token)",
     )
-    legend_below(ax)
-    return ax

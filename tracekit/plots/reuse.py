@@ -8,15 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from tracekit.analysis.budget import DEFAULT_FRACTION
+from tracekit.analysis.reuse import reuse_distance
 from tracekit.figures import MIB, in_mib
+from tracekit.plots.kinds import register
 from tracekit.plots.style import (
     BLUE,
-    GREY,
     VERMILION,
     axes_or_new,
     finish,
     grouped_numbers,
-    legend_below,
+    mark_token_cycle,
     percent_axis,
 )
 
@@ -27,6 +28,18 @@ _BUDGETS = {
 }
 
 
+@register(
+    "reuse-tokens",
+    "reuse distance in tokens",
+    lambda trace, choices: reuse_distance(trace, unit="tokens"),
+)
+@register(
+    "reuse",
+    "reuse distance in bytes, with the budget drawn in",
+    lambda trace, choices: reuse_distance(trace, cache_bytes=choices.one_budget()),
+    reads=("cache_bytes",),
+    at_one_budget=True,
+)
 def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw the distribution of reuse distances.
 
@@ -60,10 +73,7 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
         **{"color": BLUE, "edgecolor": "white", "linewidth": 0.3, **style},
     )
     if in_bytes:
-        cycle = data["token_cycle_bytes"].iloc[0]
-        ax.axvline(
-            cycle / MIB, color=GREY, linestyle=":", label=f"one token cycle ({in_mib(cycle)})"
-        )
+        mark_token_cycle(ax.axvline, data["token_cycle_bytes"].iloc[0])
         budget = data["budget_bytes"].iloc[0]
         ax.axvline(
             budget / MIB,
@@ -80,14 +90,11 @@ def plot_reuse(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> A
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if right < 50 * left else (1,)))
     grouped_numbers(ax)
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_ylim(0, max(1.05 * reused["share"].max(), 0.01))
-    percent_axis(ax)
+    percent_axis(ax, top=max(1.05 * reused["share"].max(), 0.01))
     prefill = "prefill counted" if in_bytes else "prefill not counted"
-    finish(
+    return finish(
         ax,
         title=f"Reuse distance (first uses, {prefill}: {100 * first:.1f} % of decode lookups)",
         xlabel=f"{'distinct MiB touched' if in_bytes else 'tokens'} since the expert's last use",
         ylabel="share of decode lookups",
     )
-    legend_below(ax)
-    return ax

@@ -1,9 +1,10 @@
-"""Cache policies: one file a policy, found through a registry.
+"""Which experts stay in the cache? Cache policies: one file a policy, found through a registry.
 
 To add one, write a file beside these: a class derived from `Policy` with its name, a one-line
-summary and `simulate`, decorated with ``@register``, and import it below. The conformance suite in
-the tests then runs over it. A policy of your own need not live here: any class derived from
-`Policy`, or from `PlainPolicy` to try an idea in a few lines, is named ``module:Class``.
+summary and `simulate`, decorated with ``@register``. Import it below, and write an oracle for it in
+``tests/reference.py``: the same rule in plain Python. The conformance suite in the tests then runs
+over it. Your own policy can also live elsewhere: any class derived from `Policy`, or from
+`PlainPolicy` to try an idea in a few lines, is named ``module:Class``.
 """
 
 from tracekit.policies.base import (

@@ -1,4 +1,8 @@
-"""What every cache policy is given, and what it gives back."""
+"""What every cache policy is given, what it gives back, and what it says of itself.
+
+A policy takes a run as `Batches` and gives a `Cell` for each budget. Nothing here knows a trace,
+or what is made of the cells.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,10 +20,10 @@ from tracekit.trace.schema import DECODE
 
 @dataclass(frozen=True, eq=False)
 class Guesses:
-    """What a predictor has in hand after each batch: the experts the next routed layer will want.
+    """What a predictor names after each batch: the experts that the next routed layer will select.
 
-    Row b is for the layer of the next batch, or after the last layer for the first layer of the
-    next token. Rows of prefill batches, and of batches after which nothing can be said, hold -1.
+    Row b is for the layer of the next batch; after the last layer it is for the first layer of the
+    next token. Rows of prefill batches, and of batches after which nothing is predicted, hold -1.
 
     Attributes
     ----------
@@ -36,17 +40,17 @@ class Guesses:
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """A run as the cache sees it: B batches, one per layer load, in the order they happened.
+    """A run as the cache sees it: B batches, one per layer load, in the order they ran.
 
     A *key* is a dense index of (MoE layer, expert): ``moe_layer * n_expert + expert``. All keys of
-    a batch belong to one layer, so they have one size. A key stands once in its batch, however
-    many tokens of the batch selected it.
+    a batch belong to one layer, so they have one size. A batch has each key once, however many of
+    its tokens selected it.
 
     Attributes
     ----------
     keys : int32 [N]
-        The distinct keys of each batch, in the order of their *last* touch: after the batch, the
-        last of them is the most recent.
+        The distinct keys of each batch, in the order of their *last* touch: the last one is the
+        most recent after the batch.
     admit_rank : uint16 [N]
         The place of each key in its batch in the order of *first* touch, from 0: the order in
         which an engine admits what it misses. Equal to the place in `keys` for a decoded token.
@@ -62,13 +66,12 @@ class Batches:
         Size of one expert of each MoE layer.
     layer_ids : int16 [L]
         The model's own number of each MoE layer.
-    n_expert : int
-    top_k : int
+    n_expert, top_k : int
     weights : float32 [N] or None
         Final routing weight of each key of a *decode* batch (NaN: unknown, and in prefill batches).
-        Only lossy policies are given it.
+        Only given to a policy that is ``lossy``.
     guesses : Guesses or None
-        Only a policy with ``needs_predictor`` is given it.
+        Only given to a policy that ``needs_predictor``.
     """
 
     keys: np.ndarray
@@ -97,7 +100,7 @@ class Batches:
     @cached_property
     def lookups(self) -> np.ndarray:
         """Lookups of each batch, int64 [B]: one per distinct expert."""
-        return np.diff(self.batch_start)
+        return np.asarray(np.diff(self.batch_start))
 
     @cached_property
     def key_bytes(self) -> np.ndarray:
@@ -119,19 +122,20 @@ class Batches:
     def after_first_decode(self) -> np.ndarray:
         """Decode batches after their turn's first decoded token, bool [B].
 
-        A prefill may leave more resident than the budget; by then every layer has had its turn to
-        evict, and what is still too much is the policy's doing.
+        A prefill may leave more resident than the budget. After the first decoded token every
+        layer has evicted once, so any excess from then on is the policy's doing.
         """
         decode = self.phase == DECODE
         first_pass = np.full(int(self.turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
         np.minimum.at(first_pass, self.turn[decode], self.pass_id[decode])
-        return decode & (self.pass_id > first_pass[self.turn])
+        return np.asarray(decode & (self.pass_id > first_pass[self.turn]))
 
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""
         n_lookups = self.lookups[which]
         first = np.cumsum(n_lookups) - n_lookups
-        return np.arange(n_lookups.sum()) + np.repeat(self.batch_start[which] - first, n_lookups)
+        shift = np.repeat(self.batch_start[which] - first, n_lookups)
+        return np.asarray(np.arange(n_lookups.sum()) + shift)
 
     def only(self, which: np.ndarray) -> "Batches":
         """Return the batches `which` (int64 [B'], ascending) as a run of their own."""
@@ -161,9 +165,9 @@ class Batches:
         return int(self.expert_bytes.sum()) * self.top_k
 
 
-# One pass from the end, remembering where each key was seen last.
+# One pass from the end, which remembers where each key was seen last.
 @kernel
-def _next_use(keys, n_keys):
+def _next_use(keys: np.ndarray, n_keys: int) -> np.ndarray:
     next_use = np.empty(keys.size, np.int32)
     seen = np.full(n_keys, keys.size, np.int32)
     for p in range(keys.size - 1, -1, -1):
@@ -184,16 +188,15 @@ class Cell:
     resident_bytes : int64 [B]
         Resident size after each batch's eviction.
     lookups : int32 [B] or None
-        Lookups of each batch where they differ from ``Batches.lookups`` (a lossy policy).
+        Lookups of each batch; None if they are ``Batches.lookups``: the policy is not lossy.
     read_bytes : int64 [B] or None
-        Bytes read for each batch where they are not ``misses × expert_bytes`` (a speculative one).
+        Bytes read for each batch; None if ``misses × expert_bytes``: the policy reads nothing ahead.
     prefetched : int32 [B] or None
-        How many of the hits of each batch are owed to a read ahead; None of a policy that reads
-        nothing ahead.
+        Hits of each batch that are due to a read ahead; None if the policy reads nothing ahead.
     hit : bool [N] or None
         Whether each lookup hit, in the order of ``Batches.keys``; only when `simulate` was asked.
     counters : mapping
-        A policy's own totals, by the name they are printed under.
+        The policy's own totals, by the names in ``Policy.counters``; None: there is no figure.
     """
 
     budget_bytes: int
@@ -203,20 +206,20 @@ class Cell:
     read_bytes: np.ndarray | None = None
     prefetched: np.ndarray | None = None
     hit: np.ndarray | None = None
-    counters: Mapping[str, int | float] = field(default_factory=dict)
+    counters: Mapping[str, int | float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What no policy can better at one budget: a bound has totals, but no run behind them.
+    """Proven limits at one budget: totals, without a run behind them.
 
     Attributes
     ----------
     budget_bytes : int
     hits, hits_decode : int
-        At most so many hits, of all lookups and of those of decode batches.
+        No policy has more hits, of all lookups and of those of decode batches.
     read_bytes, read_bytes_decode : int
-        At least so many bytes read.
+        No policy reads fewer bytes.
     """
 
     budget_bytes: int
@@ -237,7 +240,7 @@ class Policy(ABC):
     Attributes
     ----------
     name : str
-        What the user types.
+        The name that the user types.
     summary : str
         One line for ``tracekit policies``.
     Params : type
@@ -250,23 +253,30 @@ class Policy(ABC):
         It acts on a prediction and is given ``batches.guesses``; `Params` then has the fields
         ``predictor`` (its name) and ``horizon``.
     speculative : bool
-        It reads experts that nobody has asked for yet.
+        It reads experts before they are looked up.
     lossy : bool
         It changes what the model computes, and is given ``batches.weights``.
+    in_shares : bool
+        Each MoE layer keeps to an equal share of the budget, so that all of them may overrun it.
+        Any other policy keeps to the budget, or to the last batch where that is larger.
+    gives_limits : bool
+        `simulate` returns `Limit`, not `Cell`: proven totals without a run behind them.
     counters : tuple of Figure
-        The declarations of its own totals: name, unit, what it means, whether it may be null.
+        The declarations of its own totals: name, unit, meaning, whether it may be null.
     legend : tuple of str
-        Lines that explain its counters under a table, in words for a reader of that table.
+        Lines under a table that explain its counters to a reader of the table.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    Params: ClassVar[type] = NoParams
+    Params: ClassVar[type[Any]] = NoParams
     offline: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False
     needs_predictor: ClassVar[bool] = False
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
+    in_shares: ClassVar[bool] = False
+    gives_limits: ClassVar[bool] = False
     counters: ClassVar[tuple[Figure, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
 
@@ -279,16 +289,10 @@ class Policy(ABC):
     ) -> list[Cell] | list[Limit]:
         """Replay `batches` once for each of `budgets` (int64 [C], bytes) and return C cells.
 
-        The accounting is fixed: each distinct key of a batch is looked up once; a miss makes it
-        resident at its layer's ``expert_bytes``; after the batch, entries that it did not touch
-        are evicted until the resident bytes fit the budget. Cells do not depend on each other.
-
-        Parameters
-        ----------
-        batches : Batches
-        budgets : int64 [C]
-        per_lookup : bool
-            Fill ``Cell.hit`` too.
+        The accounting is fixed. Each distinct key of a batch is looked up once. A miss makes it
+        resident at its layer's ``expert_bytes``. After the batch, entries that it did not touch
+        are evicted one by one until the resident bytes fit the budget. Cells do not depend on each
+        other. `per_lookup` asks for ``Cell.hit`` too.
         """
 
 

@@ -1,17 +1,18 @@
-"""Belady's rule: evict what will be wanted last."""
+"""Belady's rule: evict the entry whose next use is furthest away."""
 
 import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.cells import cells_of
 
 
 @register
 class Belady(Policy):
     """Evict the entry whose next use is furthest away (L. A. Belady, 1966).
 
-    An entry that is never used again goes first, the oldest admitted of them before the others. At
-    equal sizes no schedule has more hits; with sizes that differ it is a heuristic, see `bound`.
+    Entries that are never used again go first, the one admitted first before the others. At equal
+    sizes no schedule has more hits; with unequal sizes the rule is a heuristic, see `bound`.
     """
 
     name = "belady"
@@ -20,14 +21,16 @@ class Belady(Policy):
     )
     offline = True
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
-        cells = []
-        for budget in budgets.tolist():
-            hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
-            hits, resident, _ = furthest_next_use(batches, budget, batches.expert_bytes, hit=hit)
-            cells.append(Cell(budget, hits, resident, hit=hit if per_lookup else None))
-        return cells
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        everywhere = np.ones(len(batches.expert_bytes), np.bool_)
+
+        def run(cell: Cell, hit: np.ndarray) -> Cell:
+            _replay(batches, cell, batches.expert_bytes, False, everywhere, hit)
+            return cell
+
+        return cells_of(batches, budgets, per_lookup, run)
 
 
 def furthest_next_use(
@@ -36,9 +39,8 @@ def furthest_next_use(
     expert_bytes: np.ndarray,
     divisible: bool = False,
     among: np.ndarray | None = None,
-    hit: np.ndarray | None = None,
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """Replay Belady's rule at one budget.
+) -> tuple[Cell, int]:
+    """Replay Belady's rule at one budget, on other experts than the model has.
 
     Parameters
     ----------
@@ -46,72 +48,82 @@ def furthest_next_use(
     budget : int
         Bytes.
     expert_bytes : int64 [L]
-        Sizes of the experts, in place of their own.
+        Sizes of the experts of each layer, in place of ``batches.expert_bytes``.
     divisible : bool
-        Evict no more of an expert than has to go; what is gone of it is read when it is wanted.
+        Evict no more bytes of an expert than have to go; they are read again when it is looked up.
     among : bool [L], optional
-        Layers to replay; as if the model had no others.
-    hit : bool [N], optional
-        Filled with whether each lookup hit.
+        The layers to replay, as if the model had no others. By default all of them.
 
     Returns
     -------
-    hits : int32 [B]
-        Hits of each batch; of divisible experts, lookups that found at least a part.
-    resident : int64 [B]
-        Resident bytes after each batch's eviction.
+    cell : Cell
+        A lookup of a divisible expert is a hit if at least a part was resident.
     read_bytes : int
         Bytes read in all.
     """
     hits = np.empty(len(batches), np.int32)
-    resident = np.empty(len(batches), np.int64)
+    cell = Cell(budget, hits, np.empty(len(batches), np.int64))
+    layers = np.ones(len(expert_bytes), np.bool_) if among is None else among
+    read_bytes = _replay(batches, cell, expert_bytes, divisible, layers, np.empty(0, np.bool_))
+    return cell, read_bytes
+
+
+def _replay(
+    batches: Batches,
+    cell: Cell,
+    expert_bytes: np.ndarray,
+    divisible: bool,
+    among: np.ndarray,
+    hit: np.ndarray,
+) -> int:
+    """Fill the arrays of `cell` and, if it is not empty, `hit`; return the bytes read."""
     read_bytes = _belady(
         batches.keys,
         batches.admit_rank,
         batches.batch_start,
         batches.layer,
-        np.ones(len(expert_bytes), np.bool_) if among is None else among,
+        among,
         batches.next_use,
         batches.layer_of_lookup,
         expert_bytes,
         batches.n_expert,
-        budget,
+        cell.budget_bytes,
         divisible,
-        hits,
-        resident,
-        np.empty(0, np.bool_) if hit is None else hit,
+        cell.hits,
+        cell.resident_bytes,
+        hit,
     )
-    return hits, resident, read_bytes
+    return int(read_bytes)
 
 
-# The resident entries are a set of numbers: the positions in the trace of their next use. A lookup
-# hits if its own position is in the set; the entry to evict is the largest of the set; after the
-# eviction the batch's own next uses come in. Positions that have passed need not be taken out:
-# they are smaller than all that wait.
+# The resident entries are a set of numbers: the positions in the trace of their next uses. A lookup
+# hits if its own position is in the set. The victim is the largest number of the set. After the
+# eviction the next uses of the batch's entries join the set. Positions that have passed can stay
+# in it, because they are smaller than all that are still to come.
 #
-# The set is a bitset of three levels, a bit of `words` for each word of `bits` that is not empty
-# and a bit of `groups` for each such word of `words`. Within a word high positions are low bits:
-# the lowest set bit is then the largest position, and its remainder modulo 67, which differs for
-# all 64 bits, tells which one it is.
+# The set is a bitset of three levels: `words` has a bit for each word of `bits` that is not empty,
+# and `groups` has one for each such word of `words`. Within a word high positions are low bits, so
+# the lowest set bit is the largest position. Its remainder modulo 67, which differs for all 64
+# bits, tells which bit it is.
 #
-# Of a divisible expert the last one evicted may leave only in part: `gone` are its missing bytes.
+# The last divisible expert of an eviction may leave only in part: `gone` holds the missing bytes.
 @kernel
 def _belady(
-    keys,
-    admit_rank,
-    batch_start,
-    batch_layer,
-    among,
-    next_use,
-    layer_of_lookup,
-    expert_bytes,
-    n_expert,
-    budget,
-    divisible,
-    hits,
-    resident,
-    hit,
-):
+    keys: np.ndarray,
+    admit_rank: np.ndarray,
+    batch_start: np.ndarray,
+    batch_layer: np.ndarray,
+    among: np.ndarray,
+    next_use: np.ndarray,
+    layer_of_lookup: np.ndarray,
+    expert_bytes: np.ndarray,
+    n_expert: int,
+    budget: int,
+    divisible: bool,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    hit: np.ndarray,
+) -> np.int64:
     one = np.uint64(1)
     place = np.zeros(67, np.int64)
     for i in range(64):
@@ -123,7 +135,7 @@ def _belady(
     groups = np.zeros((n_positions >> 18) + 1, np.uint64)
     top = np.int64(0)  # no group after this one holds anything
     waiting = np.int64(0)  # entries in the set whose position has not passed
-    admitted = np.zeros(expert_bytes.size * n_expert, np.int64)  # when each resident key came in
+    admitted = np.zeros(expert_bytes.size * n_expert, np.int64)  # when each resident was admitted
     finished = np.empty(expert_bytes.size * n_expert, np.int32)  # residents without a next use
     n_finished = np.int64(0)
     gone = np.zeros(admitted.size if divisible else 0, np.int64)
@@ -175,7 +187,7 @@ def _belady(
                 size -= gone[keys[p]]
                 if size > used - budget:
                     gone[keys[p]] += used - budget
-                    used = budget
+                    used = np.int64(budget)
                     break
                 gone[keys[p]] = 0
             used -= size

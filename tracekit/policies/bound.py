@@ -9,40 +9,44 @@ from tracekit.trace.schema import DECODE, PREFILL
 
 @register
 class Bound(Policy):
-    """More hits than this, or fewer bytes read, no demand policy has that keeps to the budget.
+    """Proven limits: no demand policy that keeps to the budget has more hits or reads fewer bytes.
 
-    With all sizes equal Belady's rule has the most hits of all, and is the bound. With sizes that
-    differ it is not one: to go for the furthest next use can cost a small expert where a large one
-    would have made the room. What holds then follows from two worlds in which sizes are equal, and
-    in which everything is possible that is possible in the real one, so that Belady's optimum there
-    is no less than anything here. Take the sets that a policy leaves resident: each fits the
-    budget, or is the last batch where that alone is larger.
+    A demand policy reads only what is looked up. With equal sizes Belady's rule has the most hits
+    of all demand policies, and is the bound. With unequal sizes it is not: to evict the furthest
+    next use can cost a small expert where evicting a large one would have made the room. The bound
+    then comes from relaxations: two problems with equal sizes in which every feasible schedule
+    stays feasible, so that Belady's optimum there is a bound here. A schedule is the sequence of
+    sets that a policy leaves resident. Each set fits the budget, or is the last batch alone where
+    that is larger.
 
-    *Smallest size.* If no expert is larger than the smallest one, the same sets fit. So hits are at
-    most Belady's with every expert at the smallest size.
+    *Smallest size.* Give every expert the smallest size. The same sets fit, so hits are at most
+    those of Belady's rule with every expert at the smallest size.
 
-    *Single bytes.* If every byte of an expert can be evicted alone, the same sets are among those
-    that can be left, and bytes all have one size. So at least as many bytes are read as by Belady's
-    rule with divisible experts, and the bytes of all hits are at most the rest.
+    *Single bytes.* Let every byte of an expert be evicted alone. The same sets can be left, and
+    all bytes have one size. So at least as many bytes are read as by Belady's rule with divisible
+    experts, and the bytes of all hits are at most the rest of what is looked up.
 
-    *Both ways to count.* Experts of one size alone have at most the hits that Belady's rule gives
-    them with the whole budget to themselves: the sets of a policy, without the other experts, fit
-    it too. The bytes of the hits are bounded, and a hit of a small expert takes fewest of them; so
-    hits are at most as many as come out if the smallest experts get all the hits they can have,
-    then the next larger, until the bytes are spent. The bound is the lower of this and the first.
+    *Both counts together.* The experts of one size alone have at most the hits that Belady's rule
+    gives them with the whole budget to themselves, because a policy's sets without the other
+    experts fit it too. The bytes of all hits are limited, and a hit of a small expert takes the
+    fewest of them. So hits are at most the number that results if the smallest experts get all the
+    hits they can have, then the next larger ones, until the bytes are used up. The bound is the
+    lower one of this number and the first.
 
-    Of the hits of decode batches the same number is a bound, and so is the number of decode lookups
-    whose key was looked up before. Whatever is read, each key is read once at its size and every
-    other miss reads the smallest size; decoding reads no less than all that is read less all that
-    the prefill asks for.
+    The same number bounds the hits of decode batches, and so does the number of decode lookups
+    whose key was looked up before. As for bytes, each key is read once at its size, and every
+    other miss reads at least the smallest size. Decoding reads at least the bytes of the whole run
+    less all bytes that the prefill looks up.
     """
 
     name = "bound"
-    summary = "more hits than this no demand policy can have at this budget, whatever the sizes"
+    summary = "proven limit on the hits of every demand policy at this budget, whatever the sizes"
     offline = True
+    gives_limits = True
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Limit]:
         asked = _by_phase_and_layer(batches, batches.lookups)
         first = _by_phase_and_layer(batches, _first_lookups(batches))
         repeats = (asked - first).sum(axis=1)
@@ -75,16 +79,16 @@ def _most_hits(batches: Batches, budget: int, asked_bytes: int) -> tuple[int, in
     expert_bytes = batches.expert_bytes
     sizes = np.unique(expert_bytes)
     equal = np.repeat(sizes[:1], len(expert_bytes))
-    hits, _, read_bytes = furthest_next_use(batches, budget, equal)
-    most = int(hits.sum())
+    cell, read_bytes = furthest_next_use(batches, budget, equal)
+    most = int(cell.hits.sum())
     if len(sizes) < 2:
         return most, read_bytes
-    _, _, least_read = furthest_next_use(batches, budget, expert_bytes, divisible=True)
+    _, least_read = furthest_next_use(batches, budget, expert_bytes, divisible=True)
     left = asked_bytes - least_read
     by_size = 0
     for size in sizes.tolist():
-        hits, _, _ = furthest_next_use(batches, budget, expert_bytes, among=expert_bytes == size)
-        taken = min(int(hits.sum()), left // size)
+        cell, _ = furthest_next_use(batches, budget, expert_bytes, among=expert_bytes == size)
+        taken = min(int(cell.hits.sum()), left // size)
         by_size += taken
         left -= taken * size
     return min(most, by_size), least_read

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.policies.lossy import (
     LOSSY_COUNTERS,
     LOSSY_LEGEND,
@@ -13,6 +13,7 @@ from tracekit.policies.lossy import (
     normalised_weights,
 )
 from tracekit.policies.lru import LRU
+from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
 
@@ -26,25 +27,24 @@ class DropColdParams:
     frac : float
         F: a missing expert is dropped if its weight is below F / k, where 1 / k is the mean.
     static : bool
-        Drop on paper only: count what would be dropped of the misses of plain LRU, as if dropping
-        did not change what is cached. So published figures are often made.
+        Count what would be dropped of the misses of plain LRU, as if dropping did not change what
+        is cached. Published figures are often made in this way.
     """
 
     frac: float = 1.0
     static: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.frac >= 0:
             raise ValueError("frac must be 0 or more")
 
 
 @register
 class DropCold(Policy):
-    """LRU; of a decoded token's experts, a missing one weighted below F / k is not read.
+    """LRU; a missing expert of a decoded token weighted below F / k is not read.
 
     Weights are normalised to sum 1 in each routing, and the heaviest expert is never dropped. A
-    dropped expert is neither looked up nor cached, so the cache evolves with what is dropped. See
-    `lossy_cell` for the counters.
+    dropped expert is neither looked up nor cached, so dropping changes what is cached later.
     """
 
     name = "drop-cold"
@@ -53,15 +53,18 @@ class DropCold(Policy):
     lossy = True
     counters = LOSSY_COUNTERS
     legend = (LOSSY_LEGEND,)
+    params: DropColdParams
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
         weight = normalised_weights(batches)
         droppable = self._droppable(batches, weight)
         cells = []
         for lru in LRU().simulate(batches, budgets, per_lookup=True):
             if self.params.static:
-                hit, resident = lru.hit, lru.resident_bytes
+                resident = lru.resident_bytes
+                hit = np.asarray(lru.hit)
                 dropped = droppable & ~hit
             else:
                 resident = np.empty(len(batches), np.int64)
@@ -81,7 +84,7 @@ class DropCold(Policy):
         return cells
 
     def _droppable(self, batches: Batches, weight: np.ndarray) -> np.ndarray:
-        """Return which keys may be dropped, bool [N]."""
+        """Return which keys are dropped if they are missing, bool [N]."""
         batch = np.repeat(np.arange(len(batches)), batches.lookups)
         decode = batches.phase[batch] == DECODE
         unknown = np.isnan(weight)
@@ -92,7 +95,7 @@ class DropCold(Policy):
                 f"not have it in turn {batches.turn[b]}, step {batches.step[b]}, layer "
                 f"{batches.layer_ids[batches.layer[b]]}; leave drop-cold out, or record again."
             )
-        droppable = decode & (weight < self.params.frac / batches.top_k)
+        droppable = np.asarray(decode & (weight < self.params.frac / batches.top_k))
         filled = batches.lookups > 0
         heaviest = np.zeros(len(batches))
         heaviest[filled] = np.maximum.reduceat(weight, batches.batch_start[:-1][filled])
@@ -103,13 +106,21 @@ class DropCold(Policy):
         return droppable
 
 
-# The list of LRU (the sentinel after the last key, the coldest entry behind it), in which a missing
-# key that may be dropped is passed over as if the token had not asked for it.
+# One list in the order of last touch, as in `retention`. A missing key that may be dropped is
+# passed over, as if the token had not selected it.
 @kernel
-def _drop_cold(keys, batch_start, key_bytes, droppable, budget, resident, hit, dropped):
+def _drop_cold(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    droppable: np.ndarray,
+    budget: int,
+    resident: np.ndarray,
+    hit: np.ndarray,
+    dropped: np.ndarray,
+) -> None:
     end = key_bytes.size
-    after = np.arange(end + 1).astype(np.int32)
-    before = after.copy()
+    after, before = empty_lists(end + 1)
     is_resident = np.zeros(end, np.bool_)
     touched_in = np.full(end, -1, np.int64)
     used = np.int64(0)
@@ -118,8 +129,7 @@ def _drop_cold(keys, batch_start, key_bytes, droppable, budget, resident, hit, d
             key = keys[p]
             hit[p] = is_resident[key]
             if is_resident[key]:
-                after[before[key]] = after[key]
-                before[after[key]] = before[key]
+                unlink(after, before, key)
             elif droppable[p]:
                 dropped[p] = True
                 continue
@@ -127,17 +137,9 @@ def _drop_cold(keys, batch_start, key_bytes, droppable, budget, resident, hit, d
                 is_resident[key] = True
                 used += key_bytes[key]
             touched_in[key] = b
-            recent = before[end]
-            after[recent] = key
-            before[key] = recent
-            after[key] = end
-            before[end] = key
-        while used > budget:
-            key = after[end]
-            if key == end or touched_in[key] == b:
-                break
-            after[end] = after[key]
-            before[after[key]] = end
+            append(after, before, end, key)
+        while used > budget and touched_in[after[end]] != b:
+            key = pop_cold(after, before, end)
             is_resident[key] = False
             used -= key_bytes[key]
         resident[b] = used

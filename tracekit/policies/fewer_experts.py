@@ -1,10 +1,10 @@
-"""The baseline that drop-cold must beat: fewer experts for every token."""
+"""Fewer experts for every decoded token: the baseline that drop-cold must beat."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.policies.lossy import (
     LOSSY_COUNTERS,
     LOSSY_LEGEND,
@@ -23,24 +23,25 @@ class FewerExpertsParams:
     Attributes
     ----------
     keep : int or None
-        k': how many of a decoded token's experts are left, by rank. None: all but one.
+        k': how many of a decoded token's experts are used, by rank. None: all but one.
     static : bool
-        Count on the misses of plain LRU, as if leaving experts out did not change what is cached.
+        Count what would be left out of the misses of plain LRU, as if leaving experts out did not
+        change what is cached.
     """
 
     keep: int | None = None
     static: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.keep is not None and self.keep < 1:
             raise ValueError("keep must be 1 or more")
 
 
 @register
 class FewerExperts(Policy):
-    """LRU over the first k' experts of each decoded token, resident or not; prefill is left alone.
+    """LRU over the first k' experts of each decoded token, whether the others are resident or not.
 
-    See `lossy_cell` for the counters.
+    Prefill batches keep all their experts.
     """
 
     name = "fewer-experts"
@@ -49,9 +50,11 @@ class FewerExperts(Policy):
     lossy = True
     counters = LOSSY_COUNTERS
     legend = (LOSSY_LEGEND,)
+    params: FewerExpertsParams
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
         keep = batches.top_k - 1 if self.params.keep is None else self.params.keep
         if not 1 <= keep <= batches.top_k:
             raise UsageError(

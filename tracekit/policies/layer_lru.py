@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.policies.lru import LRU
 from tracekit.policies.shares import simulate_in_shares
 
@@ -13,7 +13,9 @@ class LayerLRU(Policy):
 
     name = "layer-lru"
     summary = "LRU within equal shares of the budget, one per MoE layer"
+    in_shares = True
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
-        return simulate_in_shares(LRU(), batches, budgets, per_lookup)
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        return simulate_in_shares(LRU().simulate, batches, budgets, per_lookup)

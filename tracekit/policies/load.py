@@ -1,4 +1,8 @@
-"""From a name and parameters as text to a policy."""
+"""From names and parameters to policies.
+
+In go names, classes or instances and parameters as text or values; out come instances. Nothing
+here knows a trace.
+"""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -26,7 +30,7 @@ def load_policy(spec: str, params: Mapping[str, Any] | None = None) -> Policy:
         The name is unknown, or a parameter is, or its value is not of the field's type.
     """
     cls = POLICIES.find(spec)
-    made = make_params(spec, cls.Params, params or {})
+    made: object = make_params(spec, cls.Params, params or {})
     try:
         return cls(made)
     except TypeError as error:
@@ -47,12 +51,12 @@ def load_policies(
     params : mapping, optional
         ``{"random.seed": 3}``, or several values in a list.
     seed : int
-        Of each policy that draws random numbers and is given no other.
+        The seed of each policy that draws random numbers and is given no other.
 
     Raises
     ------
     UsageError
-        No policy, an unknown one, or a parameter that none has.
+        There is no policy, or one is unknown, or no policy has a parameter that is set.
     """
     grids: dict[str, dict[str, list[Any]]] = {}
     for name, values in (params or {}).items():

@@ -1,4 +1,8 @@
-"""What the policies share that leave selected experts out: weights, and what it saves and costs."""
+"""What lossy policies share: normalised weights, and what leaving experts out saves and costs.
+
+In go batches with weights, and which lookups hit and which were left out; out comes a cell with
+its counters. Nothing here knows the rule by which experts are left out.
+"""
 
 import numpy as np
 
@@ -26,9 +30,11 @@ def normalised_weights(batches: Batches) -> np.ndarray:
     0 in prefill batches; NaN in a decode batch where a weight is not known.
     """
     batch = np.repeat(np.arange(len(batches)), batches.lookups)
-    weight = np.where(batches.phase[batch] == DECODE, batches.weights, 0).astype(np.float64)
+    given = np.nan if batches.weights is None else batches.weights
+    weight = np.where(batches.phase[batch] == DECODE, given, 0).astype(np.float64)
     total = np.bincount(batch, weight, len(batches))[batch]
-    return np.divide(weight, total, out=np.zeros_like(weight), where=total != 0)
+    share: np.ndarray = np.divide(weight, total, out=np.zeros_like(weight), where=total != 0)
+    return share
 
 
 def lossy_cell(
@@ -43,8 +49,8 @@ def lossy_cell(
     """Return the cell of a policy that left lookups out.
 
     Its counters are `dropped` (experts left out), `saved_bytes` and `saved_share` (decode bytes
-    that plain LRU reads at this budget and it does not) and `mass_lost` (the share of router weight
-    that a decode routing loses, on average; None where weights are not known).
+    that plain LRU reads at this budget and this policy does not) and `mass_lost` (the share of
+    router weight that a decode routing loses, on average; None where weights are not known).
 
     Parameters
     ----------
@@ -52,7 +58,7 @@ def lossy_cell(
     lru : Cell
         What plain LRU does at the same budget.
     hit, dropped : bool [N]
-        Which keys hit, and which were left out; none are both.
+        Which keys hit, and which were left out; no key is both.
     resident_bytes : int64 [B]
     weight : float64 [N]
         From `normalised_weights`.

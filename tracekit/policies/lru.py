@@ -13,8 +13,10 @@ class LRU(Policy):
     name = "lru"
     summary = "evicts the least recently used expert of any layer"
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`; all budgets are replayed in one pass over the trace."""
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        """Replay all budgets in one pass over the trace."""
         shape = (len(budgets), len(batches))
         hits = np.empty(shape, np.int32)
         resident = np.empty(shape, np.int64)
@@ -34,18 +36,26 @@ class LRU(Policy):
         ]
 
 
-# Write down every lookup and where its key was looked up before. After each batch the cache is
-# then a stretch of the trace itself: the keys whose last lookup stands at or after a tail that only
-# moves forward, as far as the budget makes it. So a lookup hits if its key's previous position is
-# not before the tail, and nothing but the tail and the resident bytes differs between budgets.
+# The kernel notes for every lookup where its key was looked up before. After each batch the cache is
+# then a stretch of the trace itself: the keys whose last lookup is at or after a tail, which only
+# moves forward, as far as the budget requires. So a lookup hits if its key's previous position is
+# not before the tail, and only the tail and the resident bytes differ between budgets.
 #
-# The tail passes over positions whose key was looked up again later. Those are marked in a bitset
-# that all budgets share, so that a tail takes as many steps as it evicts, whatever lies between.
-# The position of a lone bit is found by its remainder modulo 67, which differs for all 64 of them.
-# How many must go at least is known before their sizes are: a loop that counts them down is one
-# that the processor can foresee the end of.
+# The tail skips positions whose key was looked up again later. They are marked in a bitset that all
+# budgets share, so that a tail takes one step for each eviction, however many positions lie between.
+# The position of a lone bit is found by its remainder modulo 67, which differs for all 64 bits. The
+# least number of evictions is known before the sizes of the victims are, and a processor predicts
+# the end of a loop that counts it down.
 @kernel
-def _lru(keys, batch_start, key_bytes, budgets, hits, resident, hit):
+def _lru(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    budgets: np.ndarray,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    hit: np.ndarray,
+) -> None:
     one = np.uint64(1)
     bit_position = np.zeros(67, np.int64)
     for i in range(64):

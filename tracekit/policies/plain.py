@@ -1,4 +1,4 @@
-"""A policy of one's own in plain Python: say whom to evict, the accounting is done."""
+"""A policy of one's own in plain Python: it chooses the victim, and the accounting is done here."""
 
 from abc import abstractmethod
 from collections.abc import Collection
@@ -10,9 +10,9 @@ from tracekit.trace.errors import UsageError
 
 
 class PlainPolicy(Policy):
-    """Derive, and write `victim`; `start` and `touch` where the idea has something to remember.
+    """Derive from it and write `victim`; write `start` and `touch` if there is state to keep.
 
-    Plain Python takes microseconds for what a kernel does in nanoseconds, which is enough to try an
+    Plain Python takes microseconds where a kernel takes nanoseconds. That is fast enough to try an
     idea on a recorded run.
 
     Examples
@@ -37,7 +37,7 @@ class PlainPolicy(Policy):
         """Begin with an empty cache; called once for each budget."""
 
     def touch(self, key: int, now: int, hit: bool) -> None:
-        """Take note that batch `now` looked up `key`; the layer is ``key // batches.n_expert``."""
+        """Note that batch `now` looked up `key`; its layer is ``key // batches.n_expert``."""
 
     @abstractmethod
     def victim(self, evictable: Collection[int]) -> int:
@@ -53,7 +53,7 @@ class PlainPolicy(Policy):
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Cell]:
-        """See `Policy.simulate`; each budget is replayed by an instance of its own."""
+        """Replay each budget with an instance of its own."""
         return [
             type(self)(self.params)._simulate_one(batches, int(budget), per_lookup)
             for budget in budgets

@@ -1,13 +1,15 @@
-"""LRU that reads ahead what the next layer is predicted to want."""
+"""LRU that reads ahead the experts that the next layer is predicted to use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.figures import Figure, Unit
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND
+from tracekit.policies.base import Batches, Cell, Guesses, Policy, register
+from tracekit.policies.cells import cells_of
+from tracekit.policies.recency import append, append_cold, empty_lists, pop_cold, unlink
+from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND, guesses_in
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
@@ -19,14 +21,14 @@ class PrefetchParams:
     Attributes
     ----------
     predictor : str
-        Whose guesses are acted on; ``oracle`` for perfect ones.
+        The name of the predictor whose guesses are used; ``oracle`` for perfect ones.
     horizon : int
-        How many MoE layers ahead it looks.
+        How many MoE layers ahead the predictor looks.
     spec_max : int
-        The most experts read ahead after a batch.
+        The most experts that are read ahead after a batch.
     drop_frac : float
-        Of F > 0: a predicted expert with a predicted weight below F / k is not read ahead, since
-        drop-cold at F would not read it either. The best prediction is always kept.
+        F: a predicted expert with a predicted weight below F / k is not read ahead, because
+        drop-cold at F would not read it either. The best prediction is always read. 0: no limit.
     """
 
     predictor: str = "stale-gate"
@@ -34,7 +36,7 @@ class PrefetchParams:
     spec_max: int = 2
     drop_frac: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.spec_max < 0:
             raise ValueError("spec_max must be 0 or more")
         if not self.drop_frac >= 0:
@@ -46,10 +48,10 @@ class Prefetch(Policy):
     """Retention, and predicted experts that are missing are read into the cold end.
 
     After a decode batch's eviction and promotion, at most `spec_max` of the first k predicted
-    experts that are missing are read, the best first. Demand always wins: room is made from the
-    coldest entries that neither the batch touched nor the prediction names, and where those do not
-    suffice nothing is evicted and the read is skipped. What was read ahead and is hit before it is
-    evicted was useful, the rest wasted:
+    experts that are missing are read, the best first. A read ahead never takes the place of what
+    is in use: room is made from the coldest entries that neither the batch touched nor the
+    prediction names. If they do not suffice, nothing is evicted and the read is skipped. A read
+    ahead was useful if the expert is hit before it is evicted, otherwise it was wasted:
     ``read_bytes = demand_bytes + speculative_useful_bytes + speculative_wasted_bytes``.
     """
 
@@ -75,57 +77,50 @@ class Prefetch(Policy):
         "decode: what decoded tokens still wait for",
         PROMOTED_LEGEND,
     )
+    params: PrefetchParams
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
-        wanted = self._wanted(batches)
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        guesses = guesses_in(batches)
+        wanted = self._wanted(guesses, batches.top_k)
         is_decode = batches.phase == DECODE
-        cells = []
-        for budget in budgets:
-            hits = np.empty(len(batches), np.int32)
-            resident = np.empty(len(batches), np.int64)
-            read = np.empty(len(batches), np.int64)
+
+        def run(cell: Cell, hit: np.ndarray) -> Cell:
+            read_bytes = np.empty(len(batches), np.int64)
             prefetched = np.empty(len(batches), np.int32)
-            hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
-            counts = np.zeros(len(_COUNTED), np.int64)
-            _prefetch(
+            demand, useful_bytes, reads, useful, skipped, evicted, promoted = _prefetch(
                 batches.keys,
                 batches.batch_start,
                 batches.key_bytes,
                 is_decode,
-                batches.guesses.keys,
+                guesses.keys,
                 wanted,
                 min(self.params.spec_max, batches.top_k),
-                int(budget),
-                hits,
-                resident,
-                read,
+                cell.budget_bytes,
+                cell.hits,
+                cell.resident_bytes,
+                read_bytes,
                 prefetched,
                 hit,
-                counts,
             )
-            counters = dict(zip(_COUNTED, counts.tolist(), strict=True))
-            counters["speculative_wasted_bytes"] = (
-                int(read.sum()) - counters["demand_bytes"] - counters["speculative_useful_bytes"]
-            )
-            reads = counters["speculative_reads"]
-            counters["useful_share"] = counters["speculative_useful"] / reads if reads else None
-            cells.append(
-                Cell(
-                    int(budget),
-                    hits,
-                    resident,
-                    read_bytes=read,
-                    prefetched=prefetched,
-                    hit=hit if per_lookup else None,
-                    counters=counters,
-                )
-            )
-        return cells
+            counters = {
+                "demand_bytes": int(demand),
+                "speculative_useful_bytes": int(useful_bytes),
+                "speculative_reads": int(reads),
+                "speculative_useful": int(useful),
+                "speculative_skipped": int(skipped),
+                "evicted_by_speculation": int(evicted),
+                "promoted": int(promoted),
+                "speculative_wasted_bytes": int(read_bytes.sum() - demand - useful_bytes),
+                "useful_share": int(useful) / int(reads) if reads else None,
+            }
+            return replace(cell, read_bytes=read_bytes, prefetched=prefetched, counters=counters)
 
-    def _wanted(self, batches: Batches) -> np.ndarray:
+        return cells_of(batches, budgets, per_lookup, run)
+
+    def _wanted(self, guesses: Guesses, top_k: int) -> np.ndarray:
         """Return which guesses are worth a read, bool [B, m]."""
-        guesses = batches.guesses
         if not self.params.drop_frac:
             return np.ones(guesses.keys.shape, np.bool_)
         if guesses.weights is None:
@@ -133,40 +128,34 @@ class Prefetch(Policy):
                 f"prefetch.drop_frac needs predicted weights, and {self.params.predictor} predicts "
                 "none on this trace; leave drop_frac at 0 or take another predictor."
             )
-        # A weight that is not known (NaN) is no reason not to read.
-        wanted = ~(guesses.weights < self.params.drop_frac / batches.top_k)
+        # An expert whose weight is not known (NaN) is read.
+        wanted = np.asarray(~(guesses.weights < self.params.drop_frac / top_k))
         wanted[:, 0] = True
         return wanted
 
 
-# Those of the counters that the kernel fills, in its order.
-_COUNTED = tuple(figure.name for figure in Prefetch.counters[:7])
-
-
-# The list of `retention`, and a flag on what was read ahead and not yet hit. To make room, the walk
-# from the cold end first only adds up what it may take, leaving out the batch's keys and the
-# predicted ones; it evicts once that suffices. The best prediction is read first, so the next one
-# stands colder than it.
+# The list of `retention`, and a flag on each entry that was read ahead and not hit since. To make
+# room, the walk from the cold end first only adds up the bytes that it may take, leaving out the
+# batch's keys and the predicted ones; it evicts if they suffice. The best prediction is read
+# first, so the next one stands colder than it.
 @kernel
 def _prefetch(
-    keys,
-    batch_start,
-    key_bytes,
-    is_decode,
-    guesses,
-    wanted,
-    spec_max,
-    budget,
-    hits,
-    resident,
-    read,
-    prefetched,
-    hit,
-    counts,
-):
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    is_decode: np.ndarray,
+    guesses: np.ndarray,
+    wanted: np.ndarray,
+    spec_max: int,
+    budget: int,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    read: np.ndarray,
+    prefetched: np.ndarray,
+    hit: np.ndarray,
+) -> tuple[np.int64, np.int64, np.int64, np.int64, np.int64, np.int64, np.int64]:
     end = key_bytes.size
-    after = np.arange(end + 1).astype(np.int32)
-    before = after.copy()
+    after, before = empty_lists(end + 1)
     is_resident = np.zeros(end, np.bool_)
     is_ahead = np.zeros(end, np.bool_)
     protected_in = np.full(end, -1, np.int64)
@@ -188,8 +177,7 @@ def _prefetch(
                 hit[p] = is_resident[key]
             if is_resident[key]:
                 n_hits += 1
-                after[before[key]] = after[key]
-                before[after[key]] = before[key]
+                unlink(after, before, key)
                 if is_ahead[key]:
                     is_ahead[key] = False
                     n_ahead += 1
@@ -199,18 +187,10 @@ def _prefetch(
                 used += key_bytes[key]
                 bytes_read += key_bytes[key]
             protected_in[key] = b
-            recent = before[end]
-            after[recent] = key
-            before[key] = recent
-            after[key] = end
-            before[end] = key
+            append(after, before, end, key)
         demand += bytes_read
-        while used > budget:
-            key = after[end]
-            if protected_in[key] == b:
-                break
-            after[end] = after[key]
-            before[after[key]] = end
+        while used > budget and protected_in[after[end]] != b:
+            key = pop_cold(after, before, end)
             is_resident[key] = False
             is_ahead[key] = False
             used -= key_bytes[key]
@@ -225,13 +205,8 @@ def _prefetch(
                 protected_in[key] = b
                 if is_resident[key]:
                     promoted += 1
-                    after[before[key]] = after[key]
-                    before[after[key]] = before[key]
-                    recent = before[end]
-                    after[recent] = key
-                    before[key] = recent
-                    after[key] = end
-                    before[end] = key
+                    unlink(after, before, key)
+                    append(after, before, end, key)
             left = spec_max
             for g in range(guesses.shape[1]):
                 key = guesses[b, g]
@@ -254,19 +229,14 @@ def _prefetch(
                 while excess > 0:
                     following = after[victim]
                     if protected_in[victim] != b:
-                        after[before[victim]] = following
-                        before[following] = before[victim]
+                        unlink(after, before, victim)
                         is_resident[victim] = False
                         is_ahead[victim] = False
                         used -= key_bytes[victim]
                         excess -= key_bytes[victim]
                         evicted += 1
                     victim = following
-                cold = after[end]
-                after[end] = key
-                before[key] = end
-                after[key] = cold
-                before[cold] = key
+                append_cold(after, before, end, key)
                 is_resident[key] = True
                 is_ahead[key] = True
                 used += key_bytes[key]
@@ -274,4 +244,4 @@ def _prefetch(
                 reads += 1
         resident[b] = used
         read[b] = bytes_read
-    counts[:] = (demand, useful_bytes, reads, useful, skipped, evicted, promoted)
+    return demand, useful_bytes, reads, useful, skipped, evicted, promoted

@@ -1,4 +1,4 @@
-"""Random replacement: the floor that a rule must beat."""
+"""Random replacement: what a rule must beat to be worth anything."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.cells import cells_of
 
 
 @dataclass(frozen=True)
@@ -15,12 +16,12 @@ class RandomParams:
     Attributes
     ----------
     seed : int
-        Seed of the draws, 0 or more. Every budget starts from it anew.
+        Seed of the draws, 0 or more. Every budget starts again from it.
     """
 
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError("seed must be 0 or more")
 
@@ -29,42 +30,51 @@ class RandomParams:
 class Random(Policy):
     """Evict a uniformly random entry that the batch did not touch.
 
-    The draws come from a generator of its own (xorshift, G. Marsaglia, 2003), so a seed gives the
-    same run on every platform.
+    The draws come from a generator written here (xorshift, G. Marsaglia, 2003), so a seed gives
+    the same run on every platform.
     """
 
     name = "random"
     summary = "evicts a uniformly random expert"
     Params = RandomParams
     stochastic = True
+    params: RandomParams
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`."""
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
         (state,) = np.random.SeedSequence(self.params.seed).generate_state(1, np.uint64)
-        cells = []
-        for budget in budgets:
-            hits = np.empty(len(batches), np.int32)
-            resident = np.empty(len(batches), np.int64)
-            hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
+
+        def run(cell: Cell, hit: np.ndarray) -> Cell:
             _random(
                 batches.keys,
                 batches.batch_start,
                 batches.key_bytes,
-                int(budget),
+                cell.budget_bytes,
                 state | np.uint64(1),  # the generator must not start at 0
-                hits,
-                resident,
+                cell.hits,
+                cell.resident_bytes,
                 hit,
             )
-            cells.append(Cell(int(budget), hits, resident, hit=hit if per_lookup else None))
-        return cells
+            return cell
+
+        return cells_of(batches, budgets, per_lookup, run)
 
 
-# The residents stand in an array in any order, those that the batch touched at its end, so a draw
-# among the others is a draw of a place. An entry is moved by swapping it with the one whose place
-# it takes. The high half of the generator's state times the number of places gives the draw.
+# The residents are in one array in any order, except that the entries of the batch are at its end.
+# A random victim is then a random place before them: the high half of the generator's state, times
+# the number of such places, shifted down. An entry moves by a swap with the entry in its new place.
 @kernel
-def _random(keys, batch_start, key_bytes, budget, state, hits, resident, hit):
+def _random(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    budget: int,
+    state: np.uint64,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    hit: np.ndarray,
+) -> None:
     entries = np.empty(key_bytes.size, np.int32)
     place = np.full(key_bytes.size, -1, np.int32)
     n_entries = np.int64(0)

@@ -1,12 +1,14 @@
-"""LRU that keeps what the next layer is predicted to want."""
+"""LRU that keeps the residents that the next layer is predicted to use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracekit.figures import Figure, Unit
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Guesses, Policy, register
+from tracekit.policies.cells import cells_of
+from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 from tracekit.trace.schema import DECODE
 
 PROMOTED = Figure("promoted", Unit.COUNT, "residents that were predicted and made recent")
@@ -20,10 +22,10 @@ class RetentionParams:
     Attributes
     ----------
     predictor : str
-        Whose guesses are acted on.
+        The name of the predictor whose guesses are used.
     horizon : int
-        How many MoE layers ahead it looks. At 2 the guess for the next layer is complete while this
-        one runs, which is what an engine has in hand when it evicts.
+        How many MoE layers ahead the predictor looks. At 2 the guess for the next layer is
+        complete while this layer runs, so an engine has it in hand when it evicts.
     """
 
     predictor: str = "stale-gate"
@@ -34,8 +36,8 @@ class RetentionParams:
 class Retention(Policy):
     """LRU; after a decode batch, the residents predicted for the next routed layer become recent.
 
-    Nothing is read and nothing looked up for it, so it changes only what is evicted. The best
-    prediction becomes the most recent.
+    Nothing is read or looked up for this, so it changes only what is evicted. The best prediction
+    becomes the most recent.
     """
 
     name = "retention"
@@ -44,47 +46,61 @@ class Retention(Policy):
     needs_predictor = True
     counters = (PROMOTED,)
     legend = (PROMOTED_LEGEND,)
+    params: RetentionParams
 
-    def simulate(self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False):
-        """See `Policy.simulate`; counts `promoted`, the residents that were made recent."""
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        guesses = guesses_in(batches)
         is_decode = batches.phase == DECODE
-        cells = []
-        for budget in budgets:
-            hits = np.empty(len(batches), np.int32)
-            resident = np.empty(len(batches), np.int64)
-            hit = np.empty(len(batches.keys) if per_lookup else 0, np.bool_)
+
+        def run(cell: Cell, hit: np.ndarray) -> Cell:
             promoted = _retention(
                 batches.keys,
                 batches.batch_start,
                 batches.key_bytes,
                 is_decode,
-                batches.guesses.keys,
-                int(budget),
-                hits,
-                resident,
+                guesses.keys,
+                cell.budget_bytes,
+                cell.hits,
+                cell.resident_bytes,
                 hit,
             )
-            cells.append(
-                Cell(
-                    int(budget),
-                    hits,
-                    resident,
-                    hit=hit if per_lookup else None,
-                    counters={"promoted": int(promoted)},
-                )
-            )
-        return cells
+            return replace(cell, counters={PROMOTED.name: int(promoted)})
+
+        return cells_of(batches, budgets, per_lookup, run)
 
 
-# A doubly linked list in the order of last touch; its sentinel stands after the last key, so that
-# after[end] is the coldest entry and before[end] the most recent. The batch moves its keys to the
-# recent end, eviction takes from the cold end until it meets the batch, and the predicted residents
-# then move to the recent end, the best of them last.
+def guesses_in(batches: Batches) -> Guesses:
+    """Return the guesses in `batches`, which every policy with ``needs_predictor`` is given.
+
+    Raises
+    ------
+    ValueError
+        There are none.
+    """
+    if batches.guesses is None:
+        raise ValueError("a policy that needs a predictor takes batches with its guesses")
+    return batches.guesses
+
+
+# One list in the order of last touch, with its sentinel after the last key. The batch moves its
+# keys to the recent end, and eviction takes entries from the cold end until it meets the batch.
+# Then the predicted residents move to the recent end, the best prediction last.
 @kernel
-def _retention(keys, batch_start, key_bytes, is_decode, guesses, budget, hits, resident, hit):
+def _retention(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    is_decode: np.ndarray,
+    guesses: np.ndarray,
+    budget: int,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    hit: np.ndarray,
+) -> np.int64:
     end = key_bytes.size
-    after = np.arange(end + 1).astype(np.int32)
-    before = after.copy()
+    after, before = empty_lists(end + 1)
     is_resident = np.zeros(end, np.bool_)
     touched_in = np.full(end, -1, np.int64)
     used = np.int64(0)
@@ -97,23 +113,14 @@ def _retention(keys, batch_start, key_bytes, is_decode, guesses, budget, hits, r
                 hit[p] = is_resident[key]
             if is_resident[key]:
                 n_hits += 1
-                after[before[key]] = after[key]
-                before[after[key]] = before[key]
+                unlink(after, before, key)
             else:
                 is_resident[key] = True
                 used += key_bytes[key]
             touched_in[key] = b
-            recent = before[end]
-            after[recent] = key
-            before[key] = recent
-            after[key] = end
-            before[end] = key
-        while used > budget:
-            key = after[end]
-            if touched_in[key] == b:
-                break
-            after[end] = after[key]
-            before[after[key]] = end
+            append(after, before, end, key)
+        while used > budget and touched_in[after[end]] != b:
+            key = pop_cold(after, before, end)
             is_resident[key] = False
             used -= key_bytes[key]
         hits[b] = n_hits
@@ -124,11 +131,6 @@ def _retention(keys, batch_start, key_bytes, is_decode, guesses, budget, hits, r
             key = guesses[b, g]
             if key >= 0 and is_resident[key]:
                 promoted += 1
-                after[before[key]] = after[key]
-                before[after[key]] = before[key]
-                recent = before[end]
-                after[recent] = key
-                before[key] = recent
-                after[key] = end
-                before[end] = key
+                unlink(after, before, key)
+                append(after, before, end, key)
     return promoted

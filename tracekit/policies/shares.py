@@ -1,10 +1,17 @@
-"""A budget in equal shares per MoE layer, each layer a cache of its own."""
+"""A budget in equal shares per MoE layer, where each layer is a cache of its own.
 
+In go batches, budgets and the rule of a policy; out come cells of the whole model. Nothing here
+knows which rule it is.
+"""
+
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Cell, Policy
+from tracekit.policies.base import Batches, Cell
+
+Simulate = Callable[[Batches, np.ndarray, bool], list[Cell]]
 
 
 def one_layer(batches: Batches, layer: int, which: np.ndarray) -> Batches:
@@ -20,12 +27,22 @@ def one_layer(batches: Batches, layer: int, which: np.ndarray) -> Batches:
 
 
 def simulate_in_shares(
-    policy: Policy, batches: Batches, budgets: np.ndarray, per_lookup: bool
+    simulate: Simulate, batches: Batches, budgets: np.ndarray, per_lookup: bool
 ) -> list[Cell]:
-    """Replay `policy` on every layer alone, each with an equal share of the budget.
+    """Replay every layer alone with an equal share of the budget.
 
-    A share that is smaller than a layer's routing overflows, as any budget does; nothing makes up
-    for it elsewhere, so the layers together may hold more than the budget.
+    A share that is smaller than a layer's routing overflows, as any budget does. No other layer
+    gives up room for that, so the layers together may hold more than the budget.
+
+    Parameters
+    ----------
+    simulate : callable
+        ``Policy.simulate`` of the rule that each layer follows.
+    batches : Batches
+    budgets : int64 [C]
+        Of the whole model.
+    per_lookup : bool
+        Fill ``Cell.hit`` too.
     """
     n_layers = len(batches.expert_bytes)
     shape = (len(budgets), len(batches))
@@ -35,12 +52,12 @@ def simulate_in_shares(
     for layer in range(n_layers):
         which = np.flatnonzero(batches.layer == layer)
         alone = one_layer(batches, layer, which)
-        for c, cell in enumerate(policy.simulate(alone, budgets // n_layers, per_lookup)):
+        for c, cell in enumerate(simulate(alone, budgets // n_layers, per_lookup)):
             hits[c, which] = cell.hits
             resident[c, which] = np.diff(cell.resident_bytes, prepend=0)
             if per_lookup:
                 hit[c, batches.lookups_in(which)] = cell.hit
-    # Each batch changes what its own layer holds; the sum over the layers is the sum of the changes.
+    # Each batch changes the resident bytes of its own layer; the sum of all changes is the total.
     np.cumsum(resident, axis=1, out=resident)
     return [
         Cell(int(budget), hits[c], resident[c], hit=hit[c] if per_lookup else None)

@@ -1,6 +1,7 @@
-"""What a predictor is given and what it gives back; how to add one.
+"""What a predictor is given, what it gives back, and how to add one.
 
-A predictor is one small class. This one is complete; saved as ``same_ids.py`` it runs as
+A predictor is given blocks of decoded tokens and gives back a score for every expert. It knows
+nothing of who scores it or acts on it. A predictor is one small class. This one is complete; saved as ``same_ids.py`` it runs as
 ``tracekit predict run.trace --predictor same_ids:SameIds``:
 
 >>> import numpy as np
@@ -35,32 +36,11 @@ class NoParams:
     """The parameters of a predictor that has none."""
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """What a fit cost.
-
-    Attributes
-    ----------
-    rows : int
-        Decoded tokens it learned from, those of held-out turns counted too.
-    size_bytes : int
-        Size of what a device would have to carry.
-    seconds : float
-        Time spent learning, reading the trace excluded.
-    notes : tuple of str
-        Plain sentences: where it fell back, what it left out.
-    """
-
-    rows: int
-    size_bytes: int
-    seconds: float
-    notes: tuple[str, ...] = ()
-
-
 class Predictor(ABC):
     """Names the experts of a routing before its layer runs.
 
-    Derive, set the class attributes, write `scores`, and ``@register`` it.
+    Derive, set the class attributes, write `scores`, and ``@register`` it. All that other code needs
+    to know about a predictor is in these attributes; only `name` and `summary` have no default.
 
     Attributes
     ----------
@@ -68,6 +48,10 @@ class Predictor(ABC):
         What the user types.
     summary : str
         One line for ``tracekit policies``.
+    short_name : str or None
+        What heads its column of a table; None: the name.
+    by_default : bool
+        It is scored where the user names no predictor.
     Params : type
         A frozen dataclass of its parameters.
     needs : tuple of str
@@ -80,22 +64,44 @@ class Predictor(ABC):
         `scores` are router logits, to be ranked by the model's own selection rule. Otherwise they
         are ranked as they stand.
     in_time : bool
-        Its guess is there before the layer runs. False of a control, which no policy can act on.
+        A policy can act on it: its guess is there before the layer runs, or is taken to be.
+    knows_answer : bool
+        Its scores depend on the routing that they predict, or on later ones. Without this attribute
+        the conformance suite refuses such a predictor; with it, nothing calls the predictor the best.
+    is_control : bool
+        It checks the recording and must name 100 % of what the model selects; a report says first
+        when it does not.
+    is_floor : bool
+        It is what a guess without any knowledge reaches.
+    repeats_previous_token : bool
+        It repeats what the token before selected. Reports compare others with it, and advise to act
+        on it last: what it names is mostly in the cache already.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    Params: ClassVar[type] = NoParams
+    short_name: ClassVar[str | None] = None
+    by_default: ClassVar[bool] = True
+    Params: ClassVar[type[Any]] = NoParams
     needs: ClassVar[tuple[str, ...]] = ()
     has_horizon: ClassVar[bool] = False
     gives_logits: ClassVar[bool] = False
     in_time: ClassVar[bool] = True
+    knows_answer: ClassVar[bool] = False
+    is_control: ClassVar[bool] = False
+    is_floor: ClassVar[bool] = False
+    repeats_previous_token: ClassVar[bool] = False
 
     def __init__(self, routers: Routers, horizon: int = 1, seed: int = 0, params: Any = None):
         self.routers = routers
         self.horizon = horizon
         self.seed = seed
-        self.params = self.Params() if params is None else params
+        self.params: Any = self.Params() if params is None else params
+
+    @classmethod
+    def is_rival(cls) -> bool:
+        """Say whether it may be called the best of several: it guesses, and has not seen the answer."""
+        return not (cls.knows_answer or cls.is_control or cls.is_floor)
 
     def reaches(self, layer: int) -> bool:
         """Say whether the layer, an index among the MoE layers, can be predicted at all.
@@ -119,6 +125,9 @@ class Predictor(ABC):
     def scores(self, block: Block, layer: int) -> np.ndarray:
         """Score every expert for each token of `block` at `layer`.
 
+        A block may be cut anywhere, and several layers are asked for at once, on several threads: so
+        scores depend on nothing that was left from another call, nor on how long the block is.
+
         Parameters
         ----------
         block : Block
@@ -133,7 +142,9 @@ class Predictor(ABC):
             expert. Rows of tokens that it does not rank may hold anything but NaN.
         """
 
-    def weights(self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray):
+    def weights(
+        self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray
+    ) -> np.ndarray | None:
         """Return predicted routing weights of the experts `named`, or None if it has no idea.
 
         Parameters
@@ -156,24 +167,26 @@ class Predictor(ABC):
 
 
 class LearnedPredictor(Predictor):
-    """A predictor that is learned, on turns other than those it is scored on.
+    """A predictor that learns, on turns other than those it is scored on.
 
-    The tokens of the turns are dealt into folds. Every block of every fold is learned once for each
-    of `readings`; before a turn is scored, `hold_out` makes it as if its folds had never been seen.
+    The tokens of the turns are dealt into folds. Every block of every fold is learned once in each
+    of the `readings`. Before a turn is scored, `hold_out` is called with the turn's folds, and the
+    predictor must then score as if it had never seen them.
 
     Attributes
     ----------
     readings : int
         How many times the training blocks are read; 0 of one that has nothing to learn after all.
     in_sample : bool
-        It is learned on all routings and scored on the same: nothing is held out.
+        It is learned on all routings and scored on the same: nothing is held out. Set `knows_answer`
+        too.
     """
 
-    readings: ClassVar[int] = 1
+    readings: int = 1
     in_sample: ClassVar[bool] = False
 
     def fold_limit(self) -> int:
-        """Return how many groups of turns can be kept apart in memory."""
+        """Return for how many groups of turns there is memory; each is held out on its own."""
         return 32
 
     @abstractmethod
@@ -184,8 +197,8 @@ class LearnedPredictor(Predictor):
         ----------
         n_folds : int
         held_out : sequence of frozenset of int
-            The sets of folds that will be held out, one after the other; of a predictor that is
-            scored on other tokens than it learns from, the empty set.
+            The sets of folds that will be held out, one after the other; only the empty set where
+            nothing has to be held out.
         """
 
     @abstractmethod
@@ -203,7 +216,7 @@ class LearnedPredictor(Predictor):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is worth saying about the fit: where it fell back, what it left out."""
+        """Plain sentences about the fit: where it fell back, what it left out."""
         return ()
 
 

@@ -1,6 +1,7 @@
 """Stale gate, token table and the previous token's logits in one fit."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -8,7 +9,6 @@ from tracekit.predictors.base import register
 from tracekit.predictors.learning.logits import as_features
 from tracekit.predictors.learning.ridge import affordable_groups
 from tracekit.predictors.learning.token_counts import TokenCounts
-from tracekit.predictors.stale_gate import StaleGate
 from tracekit.predictors.stale_gate_fit import StaleGateFit
 from tracekit.routing.blocks import Block
 
@@ -17,41 +17,41 @@ from tracekit.routing.blocks import Block
 class Combined(StaleGateFit):
     """Correct the stale logits by what they, the token table and the previous token's logits say.
 
-    A ridge regression per layer on the real minus the stale logits, as in stale-gate-fit; the token
-    table stands in it as how often each expert was selected for the token id. The table that a
-    training row sees leaves out the row's own fold, or it would be surer than it will be later, and
-    the fold that is held out: so each fold held out has sums of its own.
+    There is a ridge regression per layer on the real minus the stale logits, as in stale-gate-fit.
+    It sees the token table as how often each expert was selected for the token id. The table that a
+    training row sees leaves out the row's own fold, since otherwise it would be surer than it will
+    be later. It leaves out the fold that is held out too, so each fold held out has sums of its own.
     """
 
     name = "combined"
     summary = "stale-gate-fit, token-table and the previous token's logits in one fit"
-    needs = ("gate_input", "logits", "token", "router_matrix")
+    short_name = None
+    needs: ClassVar[tuple[str, ...]] = ("gate_input", "logits", "token", "router_matrix")
     readings = 2
 
     @property
     def n_features(self) -> int:
-        """See `StaleGateFit.n_features`."""
+        """Features of the regression: stale logits, token table, previous logits."""
         return 3 * self.routers.n_expert
 
     def fold_limit(self) -> int:
-        """See `LearnedPredictor.fold_limit`: each group has sums of its own."""
+        """Return how many groups are affordable: each has two sums of its own."""
         n = self.routers.n_expert
         return affordable_groups(self.n_features, n, self.routers.n_layers, copies=2)
 
     def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
-        """See `LearnedPredictor.begin`."""
         self._table = TokenCounts(n_folds, self.routers.n_layers, self.routers.n_expert)
         self._halves_without = {held: (self._no_sums(), self._no_sums()) for held in held_out}
         self._start_fits()
 
     def learn(self, block: Block, fold: int, reading: int) -> None:
-        """See `LearnedPredictor.learn`: first the table, then the fit."""
+        """Learn the table in the first reading, the fit in the second."""
         if reading == 0:
             self._table.add(block.token, block.experts, fold)
             return
         rows = block.has_previous
         for layer in self._fitted_layers:
-            stale = as_features(StaleGate.scores(self, block, layer))
+            stale = as_features(self._stale_logits(block, layer))
             previous = as_features(block.previous("logits", layer))
             difference = (as_features(block.logits[:, layer]) - stale)[rows]
             for held, halves in self._halves_without.items():
@@ -63,7 +63,6 @@ class Combined(StaleGateFit):
                 halves[half][layer].add([stale[rows], table[rows], previous[rows]], difference)
 
     def hold_out(self, folds: frozenset[int]) -> None:
-        """See `LearnedPredictor.hold_out`."""
         self._held, self._fits, self._means = folds, {}, {}
         one, other = self._halves_without[folds]
         for layer in one:
@@ -73,8 +72,8 @@ class Combined(StaleGateFit):
                 self._means[layer] = one[layer].feature_means[-self.routers.n_expert :]
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`; a turn's first token takes mean logits for the previous ones."""
-        stale = StaleGate.scores(self, block, layer)
+        """Return corrected logits; a turn's first token takes mean logits for the previous ones."""
+        stale = self._stale_logits(block, layer)
         if layer not in self._fits:
             return stale
         coefficients, intercepts = self._fits[layer]
@@ -82,15 +81,15 @@ class Combined(StaleGateFit):
         previous = as_features(block.previous("logits", layer))
         previous[~block.has_previous] = self._means[layer]
         features = np.concatenate([as_features(stale), table, previous], axis=1)
-        return stale + features @ coefficients + intercepts
+        fitted: np.ndarray = stale + features @ coefficients + intercepts
+        return fitted.astype(np.float32)
 
     @property
     def size_bytes(self) -> int:
-        """See `LearnedPredictor.size_bytes`: coefficients, and a table of counts of 2 bytes."""
+        """A device carries coefficients, and a table of counts of 2 bytes."""
         table = 2 * self._table.n_ids * self.routers.n_layers * self.routers.n_expert
         return super().size_bytes + table
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See `LearnedPredictor.notes`."""
         return (*self._table.notes, *super().notes)

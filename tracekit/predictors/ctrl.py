@@ -19,7 +19,8 @@ class Control(Predictor):
     needs = ("gate_input", "router_matrix")
     gives_logits = True
     in_time = False
+    knows_answer = True
+    is_control = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`."""
         return self.routers.logits(layer, block.gate_input[:, layer])

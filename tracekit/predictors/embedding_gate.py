@@ -14,12 +14,12 @@ class EmbeddingGate(Predictor):
     """
 
     name = "embedding-gate"
+    short_name = "embed"
     summary = "the layer's router on the token's embedding: known before any layer runs"
     needs = ("embedding", "router_matrix", "norm_weight")
     gives_logits = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`."""
         mean_square = np.square(block.embedding).mean(axis=1, keepdims=True)
         normalised = block.embedding / np.sqrt(mean_square + np.float32(self.routers.norm_eps))
         return self.routers.logits(layer, normalised * self.routers.norm_weight(layer))

@@ -15,18 +15,21 @@ class PrevToken(Predictor):
     """
 
     name = "prev-token"
+    short_name = "prev"
     summary = "what the layer selected for the token before"
+    repeats_previous_token = True
 
     def ranks(self, block: Block) -> np.ndarray:
-        """See `Predictor.ranks`."""
         return block.has_previous
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`: the previous slot order, −inf for what was not selected."""
+        """Return the previous slot order, −inf for what was not selected."""
         return scores_in_order(block.previous("experts", layer), self.routers.n_expert)
 
-    def weights(self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray):
-        """See `Predictor.weights`: what they weighed then; None of a trace without weights."""
+    def weights(
+        self, block: Block, layer: int, scores: np.ndarray, named: np.ndarray
+    ) -> np.ndarray | None:
+        """Return what they weighed then; None of a trace without weights."""
         if block.weights is None:
             return None
         experts, weights = block.previous("experts", layer), block.previous("weights", layer)

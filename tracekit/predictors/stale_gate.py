@@ -16,11 +16,11 @@ class StaleGate(Predictor):
     """
 
     name = "stale-gate"
+    short_name = "stale"
     summary = "the layer's router on the gate input of the layer `horizon` before it"
     needs = ("gate_input", "router_matrix")
     has_horizon = True
     gives_logits = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`."""
         return self.routers.logits(layer, block.gate_input[:, layer - self.horizon])

@@ -1,13 +1,13 @@
 """The stale gate with a linear correction per layer, fitted on other turns."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from tracekit.predictors.base import LearnedPredictor, register
 from tracekit.predictors.learning.logits import as_features
 from tracekit.predictors.learning.ridge import Fit, RidgeSums, affordable_groups, best_fit
-from tracekit.predictors.stale_gate import StaleGate
 from tracekit.routing.blocks import Block
 
 # Below this a fit lost to plain stale-gate on a model of 32 experts, whatever the penalty.
@@ -15,19 +15,22 @@ MIN_ROWS = 256
 
 
 @register
-class StaleGateFit(LearnedPredictor, StaleGate):
+class StaleGateFit(LearnedPredictor):
     """Add to the stale logits what a ridge regression says of the real minus the stale ones.
 
-    For each layer the regression sees the stale logits and the source layer's own logits (which the
-    engine has computed anyway): 2 × n_expert features, so it is small whatever the model's width,
-    and its sums fit in memory however long the trace is. Fitting the *difference* makes plain
-    stale-gate what is left where the rows say nothing: with fewer than `MIN_ROWS` of them, and in a
-    layer where no penalty makes a fit that does better than none on turns it has not seen.
+    For each layer the regression sees the stale logits and the source layer's own logits, which the
+    engine has computed anyway. These are 2 × n_expert features, so a fit is small whatever the
+    model's width, and its sums fit in memory however long the trace is. It fits the *difference*, so
+    that plain stale-gate remains where the rows say nothing: with fewer than `MIN_ROWS` of them, and
+    in a layer where no penalty gives a fit that does better than none on turns it has not seen.
     """
 
     name = "stale-gate-fit"
     summary = "stale-gate with a linear correction per layer, fitted on other turns"
-    needs = ("gate_input", "logits", "router_matrix")
+    short_name: ClassVar[str | None] = "fit"
+    needs: ClassVar[tuple[str, ...]] = ("gate_input", "logits", "router_matrix")
+    has_horizon = True
+    gives_logits = True
 
     @property
     def n_features(self) -> int:
@@ -35,13 +38,15 @@ class StaleGateFit(LearnedPredictor, StaleGate):
         return 2 * self.routers.n_expert
 
     def fold_limit(self) -> int:
-        """See `LearnedPredictor.fold_limit`: each group takes fits of its own."""
+        """Return how many groups are affordable: each takes fits of its own."""
         return affordable_groups(self.n_features, self.routers.n_expert, self.routers.n_layers)
 
     def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
-        """See `LearnedPredictor.begin`."""
         self._sums = [self._no_sums() for _ in range(n_folds)]
         self._start_fits()
+
+    def _stale_logits(self, block: Block, layer: int) -> np.ndarray:
+        return self.routers.logits(layer, block.gate_input[:, layer - self.horizon])
 
     def _no_sums(self) -> dict[int, RidgeSums]:
         return {
@@ -53,7 +58,7 @@ class StaleGateFit(LearnedPredictor, StaleGate):
     def _fitted_layers(self) -> list[int]:
         return [layer for layer in range(self.routers.n_layers) if self.reaches(layer)]
 
-    def _own(self, block: Block, layer: int) -> np.ndarray:
+    def _source_features(self, block: Block, layer: int) -> np.ndarray:
         """Return the logits of the source layer as features."""
         source = layer - self.horizon
         is_known = self.routers.knows(source, "router_matrix")
@@ -65,15 +70,12 @@ class StaleGateFit(LearnedPredictor, StaleGate):
         self._tried = self._no_better = 0
 
     def learn(self, block: Block, fold: int, reading: int) -> None:
-        """See `LearnedPredictor.learn`."""
         for layer, sums in self._sums[fold].items():
-            stale = StaleGate.scores(self, block, layer)
-            stale = as_features(stale)
-            target = as_features(block.logits[:, layer]) - stale
-            sums.add([stale, self._own(block, layer)], target)
+            stale = as_features(self._stale_logits(block, layer))
+            difference = as_features(block.logits[:, layer]) - stale
+            sums.add([stale, self._source_features(block, layer)], difference)
 
     def hold_out(self, folds: frozenset[int]) -> None:
-        """See `LearnedPredictor.hold_out`."""
         self._fits = {}
         others = [sums for fold, sums in enumerate(self._sums) if fold not in folds]
         for layer in self._fitted_layers:
@@ -95,19 +97,19 @@ class StaleGateFit(LearnedPredictor, StaleGate):
             self._fits[layer] = fit
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`."""
-        stale = StaleGate.scores(self, block, layer)
+        stale = self._stale_logits(block, layer)
         if layer not in self._fits:
             return stale
         coefficients, intercepts = self._fits[layer]
         n = self.routers.n_expert
         correction = as_features(stale) @ coefficients[:n]
-        correction += self._own(block, layer) @ coefficients[n:]
-        return stale + correction + intercepts
+        correction += self._source_features(block, layer) @ coefficients[n:]
+        fitted: np.ndarray = stale + correction + intercepts
+        return fitted
 
     @property
     def size_bytes(self) -> int:
-        """See `LearnedPredictor.size_bytes`: coefficients of 4 bytes, none where nothing was fitted."""
+        """A device carries coefficients of 4 bytes, and nothing where nothing was fitted."""
         if not self._tried:
             return 0
         layers = len(self._fitted_layers)
@@ -115,17 +117,16 @@ class StaleGateFit(LearnedPredictor, StaleGate):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See `LearnedPredictor.notes`."""
-        said = []
+        sentences = []
         if self._fewest_rows is not None:
-            said.append(
+            sentences.append(
                 f"it is plain stale-gate{' where' if self._tried else ', as'} only "
                 f"{self._fewest_rows} rows were left to fit on: a fit takes {MIN_ROWS}, and a "
                 "quarter of them in either half of the turns"
             )
         if self._no_better:
-            said.append(
+            sentences.append(
                 f"{self._no_better} of {self._tried} fits of a layer were left out, for they did "
                 "no better than plain stale-gate on turns they had not seen"
             )
-        return tuple(said)
+        return tuple(sentences)

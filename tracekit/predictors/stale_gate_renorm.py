@@ -15,13 +15,13 @@ class StaleGateRenorm(Predictor):
     """
 
     name = "stale-gate-renorm"
+    short_name = "renorm"
     summary = "stale-gate, with the norm weight of the layer it predicts"
     needs = ("gate_input", "router_matrix", "norm_weight")
     has_horizon = True
     gives_logits = True
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """See `Predictor.scores`."""
         source = layer - self.horizon
         undone = self.routers.norm_weight(source)
         # Where a norm weight is 0 the residual is lost: the gate input is 0 there, and stays so.

@@ -16,13 +16,15 @@ class StaticHotInSample(StaticHot):
     """
 
     name = "static-hot-insample"
+    short_name = "hot*"
     summary = "static-hot learned on what it is scored on, as it is often published: flattering"
+    by_default = False
+    knows_answer = True
     in_sample = True
 
     def learn(self, block: Block, fold: int, reading: int) -> None:
-        """See `LearnedPredictor.learn`: from the tokens that are scored."""
+        """Learn from the tokens that are scored."""
         super().learn(block if block.before else block.cut(1, len(block)), fold, reading)
 
     def ranks(self, block: Block) -> np.ndarray:
-        """See `Predictor.ranks`."""
         return block.has_previous

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from tracekit.display import draw
 from tracekit.figures import Figure, Unit, counted
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import COLUMNS, LAYER_COLUMNS, Row
-from tracekit.replaying.text import replay_text
+from tracekit.replaying.text import replay_parts
+from tracekit.table import as_html, as_text
 from tracekit.trace import Trace, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 # pandas has no null in its plain types of whole numbers and truth values.
 _NULLABLE_TYPES = {
@@ -110,7 +113,14 @@ class ReplayResult:
 
     def to_text(self) -> str:
         """Return the table that the command line prints, with what its marks mean."""
-        return replay_text(self)
+        return as_text(replay_parts(self))
+
+    def _repr_html_(self) -> str:
+        return as_html(replay_parts(self))
+
+    def plot(self, *, ax: "Axes | None" = None, **style: Any) -> "Axes":
+        """Draw the hit rates over the budgets; as `tracekit.plots.plot_curves`, see there."""
+        return draw(self, ax=ax, **style)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object ``tracekit.replay/1``."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.figures import MIB, Declared, Figure, Unit, columns_of
 from tracekit.policies.base import Batches, Cell, Limit, Policy
-from tracekit.policies.bound import Bound
+from tracekit.replaying.reads import reads_of
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
@@ -123,7 +123,7 @@ class Row(Totals, Identity):
     @property
     def is_bound(self) -> bool:
         """Whether the figures are proven limits, and no run."""
-        return isinstance(self.replayed, Bound)
+        return self.replayed.gives_limits
 
     @property
     def counter_figures(self) -> tuple[Figure, ...]:
@@ -175,9 +175,7 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
     """
     if isinstance(cell, Limit):
         return _of_limit(policy, batches, cell, per_layer)
-    lookups = batches.lookups if cell.lookups is None else cell.lookups
-    missed = (lookups - cell.hits) * batches.expert_bytes[batches.layer]
-    read_bytes = missed if cell.read_bytes is None else cell.read_bytes
+    reads = reads_of(batches, cell)
     decode = batches.phase == DECODE
     kept = cell.resident_bytes <= np.maximum(
         batches.lookups * batches.expert_bytes[batches.layer], cell.budget_bytes
@@ -187,16 +185,16 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
     peak_decode = int(cell.resident_bytes[later].max()) if later.any() else None
     counters = _counters(policy, cell)
     if policy.speculative:
-        counters[DEMAND.name] = int(missed[decode].sum())
+        counters[DEMAND.name] = int(reads.demand_bytes[decode].sum())
     return Row(
         **_identity(policy, batches, cell.budget_bytes),
         **_totals(
-            int(lookups.sum()),
+            int(reads.lookups.sum()),
             int(cell.hits.sum()),
-            int(lookups[decode].sum()),
+            int(reads.lookups[decode].sum()),
             int(cell.hits[decode].sum()),
-            int(read_bytes.sum()),
-            int(read_bytes[decode].sum()),
+            int(reads.read_bytes.sum()),
+            int(reads.read_bytes[decode].sum()),
         ),
         gap_to_bound=None,
         gap_to_bound_decode=None,
@@ -208,7 +206,9 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
         counters=counters,
         kept_to_budget=bool(kept.all()),
         kept_to_budget_decode=bool(kept[later].all()),
-        layers=_by_layer(batches, lookups, cell.hits, read_bytes) if per_layer else None,
+        layers=(
+            _by_layer(batches, reads.lookups, cell.hits, reads.read_bytes) if per_layer else None
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import LayerRow, Row
-from tracekit.table import Column, render
+from tracekit.table import Column, Part, Table
 
 if TYPE_CHECKING:
     from tracekit.replaying.result import ReplayResult
@@ -27,17 +27,17 @@ class Labelled:
     row: Row
 
 
-def replay_text(result: "ReplayResult") -> str:
-    """Return the whole text: what was replayed, the table, what its marks mean, the notes."""
+def replay_parts(result: "ReplayResult") -> list[Part]:
+    """Return what was replayed, the tables, what their marks mean, the notes."""
     # Sorting is stable: at each size, policies stand as asked for.
     rows = sorted(map(Labelled, labels_of(result.rows), result.rows), key=_budget)
-    parts = [_head(result), _figures(result, rows), *_counters(rows)]
+    parts: list[Part] = [_head(result), _figures(result, rows), *_counters(rows)]
     if result.config["per_layer"]:
         parts += _layers(rows)
     notes = [note for note in result.notes if note not in result.trace.warnings]
     legend = _legend([each.row for each in rows], result.config["flash_mib_s"])
     parts.append("\n".join([*legend, *notes]))
-    return "\n\n".join(parts)
+    return parts
 
 
 def _budget(each: Labelled) -> int:
@@ -87,7 +87,7 @@ def _label_column() -> Column[Labelled]:
     return Column("policy", lambda each: each.label, left=True)
 
 
-def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> str:
+def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> Table[Labelled]:
     tokens, bank = result.trace.n_decoded, result.trace.bank_bytes
     rows = [each.row for each in labelled]
 
@@ -129,7 +129,7 @@ def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> str:
     if any(row.validation for row in rows):
         columns.append(Column("lookups that\ndiffer from\nthe recording", _mismatches))
     several = len({each.label for each in labelled}) > 1
-    return render(columns, labelled, _budget if several else None)
+    return Table(columns, labelled, _budget if several else None)
 
 
 def _flash() -> Column[Labelled]:
@@ -173,14 +173,14 @@ def _mismatches(each: Labelled) -> str:
     return NONE if found is None else f"{found.mismatches} of {found.lookups}"
 
 
-def _counters(labelled: Sequence[Labelled]) -> list[str]:
+def _counters(labelled: Sequence[Labelled]) -> list[Table[Labelled]]:
     """Return a table for each set of counters that policies have of their own."""
     alike: dict[tuple[Figure, ...], list[Labelled]] = {}
     for each in labelled:
         if each.row.counters:
             alike.setdefault(each.row.counter_figures, []).append(each)
     return [
-        render(
+        Table(
             [
                 _label_column(),
                 Column("cache\nMiB ", _cache),
@@ -196,7 +196,7 @@ def _counter(figure: Figure) -> Column[Labelled]:
     return Column(figure.header, lambda each: figure.write(each.row.counters[figure.name]))
 
 
-def _layers(labelled: Sequence[Labelled]) -> list[str]:
+def _layers(labelled: Sequence[Labelled]) -> list[Table[Layers]]:
     tables = []
     for cache_bytes in dict.fromkeys(map(_budget, labelled)):
         here = [e for e in labelled if _budget(e) == cache_bytes and not e.row.is_bound]
@@ -205,7 +205,7 @@ def _layers(labelled: Sequence[Labelled]) -> list[str]:
         columns += [_rate_of_layer(each.label, i) for i, each in enumerate(here)]
         title = f"decode hit rate of each layer, %, at a cache of {budget_mib(cache_bytes)} MiB"
         if here:
-            tables.append(f"{title}\n{render(columns, by_layer)}")
+            tables.append(Table(columns, by_layer, title=title))
     return tables
 
 

@@ -1,26 +1,38 @@
 """What acting on the routing buys: LRU beside the policies that act on a prediction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from tracekit.analysis import hit_rate_gains
+from tracekit.analysis.gains import Gain, gains_over
 from tracekit.figures import NONE, joined, known, points
-from tracekit.policies import LRU, Policy, Prefetch, Retention
+from tracekit.policies import LRU, Prefetch, Retention
 from tracekit.predictors import PREDICTORS, LearnedPredictor
 from tracekit.report.accuracy import Accuracy, best_of, rivals
 from tracekit.report.caching import Cache
 from tracekit.report.words import mib, percent
 from tracekit.routing.routers import Routers
-from tracekit.scoring.usable import check_usable
+from tracekit.scoring.rows import Row
+from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace, TraceError
 
-Records = Sequence[Mapping[str, Any]]
-Row = Mapping[str, Any]
 ORACLE = "oracle"
 DEFAULT = Prefetch.Params().predictor
 _NOTHING = "is not distinguishable from LRU here"
 _LITTLE = "moves LRU's hit rate by less than 0.1 points"
+
+
+@dataclass(frozen=True)
+class GainTexts:
+    """The texts of a policy beside LRU; `share` is the fraction behind its bar."""
+
+    name: str
+    details: str
+    share: float
+    decode: str
+    gain: str
+    interval: str
+    demand: str
+    ahead: str
 
 
 @dataclass(frozen=True)
@@ -30,55 +42,96 @@ class Acting:
     Attributes
     ----------
     budget : str
-    rows : list of dict
-        Texts of the table; the first is of LRU, which the others are compared with.
+    rows : list of GainTexts
+        The table; the first row is of LRU, which the others are compared with.
     verdict : str or None
         What the figures come to.
     notes : list of str
         Whose predictions these are, and what is not tried here.
     lacks : str or None
-        Why there are none.
+        Why there are no figures.
     """
 
     budget: str = ""
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[GainTexts] = field(default_factory=list)
     verdict: str | None = None
     notes: list[str] = field(default_factory=list)
     lacks: str | None = None
 
 
-def study(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) -> Acting:
+@dataclass(frozen=True)
+class Comparison:
+    """What the verdict is about.
+
+    Attributes
+    ----------
+    predictor : str
+        What `retention` and `prefetch` act on.
+    tried : sequence of str
+        The predictors of which this one served prefetch best.
+    lru, retention, prefetch : Gain
+    perfect : sequence of Gain
+        Prefetch on all that the next layer will select, by how much of that it reads.
+    n_tokens : int
+        Decoded tokens.
+    """
+
+    predictor: str
+    tried: Sequence[str]
+    lru: Gain
+    retention: Gain
+    prefetch: Gain
+    perfect: Sequence[Gain]
+    n_tokens: int
+
+
+def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) -> Acting:
     """Compare retention and prefetch with LRU at the budget that the headline is about.
 
     They act on the predictor that they take by default where the trace can run it, and otherwise on
-    that of the scored ones with which prefetch does best.
+    the one, of those that were scored, with which prefetch does best.
     """
     if cache.main is None:
         return Acting(lacks=cache.lacks)
-    tried = _predictors(trace, accuracy.records)
+    tried = _predictors(trace, accuracy.scored)
     if not tried:
         return Acting(lacks=accuracy.lacks or "No predictor that was scored can be acted on here.")
-    runs = _runs(trace, tried)
+    horizon = _horizon(trace)
+    perfect = _perfect(trace)
+    runs = [
+        LRU(),
+        *(Retention(Retention.Params(name, horizon)) for name in tried),
+        *(Prefetch(Prefetch.Params(name, horizon)) for name in tried),
+        *perfect.values(),
+    ]
     try:
-        frame = hit_rate_gains(trace, list(runs.values()), cache_bytes=[cache.main], seed=seed)
+        lru, *gains = gains_over(trace, runs, cache_bytes=[cache.main], seed=seed)
     except TraceError as error:
         return Acting(lacks=str(error))
-    rows = dict(zip(runs, frame.to_dict("records"), strict=True))
-    name = max(tried, key=lambda name: rows["prefetch", name]["hit_rate_decode"])
-    shown = {run: row for run, row in rows.items() if run[1] not in tried or run[1] == name}
-    n_tokens = trace.n_decoded
+    n = len(tried)
+    prefetch = dict(zip(tried, gains[n : 2 * n], strict=True))
+    retention = dict(zip(tried, gains[:n], strict=True))
+    name = max(tried, key=lambda name: prefetch[name].hit_rate_decode)
+    found = Comparison(
+        name, tried, lru, retention[name], prefetch[name], gains[2 * n :], trace.n_decoded
+    )
     return Acting(
         mib(cache.main),
-        [_texts(*run, row, n_tokens) for run, row in shown.items()],
-        _verdict(tried, name, list(shown.values()), n_tokens),
-        _notes(accuracy.records, name, _horizon(trace)),
+        [
+            _texts(lru, "", found),
+            _texts(found.retention, name, found),
+            _texts(found.prefetch, name, found),
+            *(_texts(*each, found) for each in zip(found.perfect, perfect, strict=True)),
+        ],
+        verdict(found),
+        _notes(accuracy.scored, name, horizon),
     )
 
 
-def _predictors(trace: Trace, scored: Records) -> list[str]:
-    if check_usable(trace, Routers(trace), PREDICTORS.find(DEFAULT)) is None:
+def _predictors(trace: Trace, scored: Sequence[Row]) -> list[str]:
+    if why_unusable(trace, Routers(trace), PREDICTORS.find(DEFAULT)) is None:
         return [DEFAULT]
-    return [r["predictor"] for r in rivals(scored) if _in_time(r["predictor"])]
+    return [row.predictor for row in rivals(scored) if _in_time(row.predictor)]
 
 
 def _in_time(name: str) -> bool:
@@ -86,19 +139,14 @@ def _in_time(name: str) -> bool:
     return name in PREDICTORS and PREDICTORS.find(name).in_time
 
 
-def _runs(trace: Trace, tried: Sequence[str]) -> dict[tuple[str, str], Policy]:
-    """Return what is compared, by policy and detail: LRU first, what knows the future last."""
-    horizon = _horizon(trace)
-    runs: dict[tuple[str, str], Policy] = {("lru", ""): LRU()}
-    for name in tried:
-        runs["retention", name] = Retention(Retention.Params(name, horizon))
-        runs["prefetch", name] = Prefetch(Prefetch.Params(name, horizon))
-    perfect = Prefetch.Params(ORACLE)
-    runs["prefetch", ORACLE] = Prefetch(perfect)
-    if trace.top_k > perfect.spec_max:
-        most = replace(perfect, spec_max=trace.top_k)
-        runs["prefetch", f"{ORACLE}, spec_max={most.spec_max}"] = Prefetch(most)
-    return runs
+def _perfect(trace: Trace) -> dict[str, Prefetch]:
+    """Return prefetch on what will be selected: as much as by default, and all of it."""
+    params = Prefetch.Params(ORACLE)
+    found = {ORACLE: Prefetch(params)}
+    if trace.top_k > params.spec_max:
+        everything = replace(params, spec_max=trace.top_k)
+        found[f"{ORACLE}, spec_max={trace.top_k}"] = Prefetch(everything)
+    return found
 
 
 def _horizon(trace: Trace) -> int:
@@ -106,93 +154,108 @@ def _horizon(trace: Trace) -> int:
     return min(Prefetch.Params().horizon, max(len(trace.moe_layers) - 1, 1))
 
 
-def _texts(policy: str, detail: str, row: Row, n_tokens: int) -> dict[str, Any]:
-    base = policy == "lru"
-    low, high = row["ci95_low"], row["ci95_high"]
-    return {
-        "name": policy,
-        "details": detail,
-        "share": row["hit_rate_decode"],
-        "decode": percent(row["hit_rate_decode"]),
-        "gain": NONE if base else points(row["gain"]),
-        "interval": NONE if base or not known(low) else f"{points(low)} to {points(high)}",
-        "demand": mib(row["demand_bytes_decode"] / n_tokens),
-        "ahead": mib(row["speculative_bytes_decode"] / n_tokens),
-    }
-
-
-def _verdict(tried: Sequence[str], name: str, rows: Sequence[Row], n_tokens: int) -> str:
-    lru, retention, prefetch, *perfect = rows
-    kept, ahead = _effect(retention), _effect(prefetch)
-    subject = ", and prefetch"
-    if kept == ahead == _NOTHING:
-        said = f"Neither retention nor prefetch with {name} is distinguishable from LRU here"
-    elif kept == ahead == _LITTLE:
-        said = f"Neither retention nor prefetch with {name} moves LRU's hit rate by 0.1 points"
-    else:
-        said = f"Retention with {name} {kept}; prefetch {ahead}"
-        subject = " and"
-    waits, base = prefetch["demand_bytes_decode"], lru["demand_bytes_decode"]
-    ratio = (waits + prefetch["speculative_bytes_decode"]) / base if base else 1
-    if f"{ratio:.2f}" != "1.00":
-        said += f"{subject} reads {ratio:.2f} times as much as LRU"
-    if ahead not in (_NOTHING, _LITTLE):
-        said += (
-            f": if what it reads ahead arrives in time, a token waits for {mib(waits / n_tokens)} "
-            f"instead of {mib(base / n_tokens)}"
-        )
-    most = max(perfect, key=lambda row: row["hit_rate_decode"])
-    still = mib((most["demand_bytes_decode"] + most["speculative_bytes_decode"]) / n_tokens)
-    said += (
-        f". If all of the next layer were predicted and read ahead, LRU's "
-        f"{percent(lru['hit_rate_decode'])} would be {percent(most['hit_rate_decode'])}, with "
-        f"{still} still read for a token: reading one layer ahead of LRU can buy no more."
+def _texts(of: Gain, details: str, found: Comparison) -> GainTexts:
+    is_lru = of is found.lru
+    low, high = of.ci95_low, of.ci95_high
+    return GainTexts(
+        name=of.policy,
+        details=details,
+        share=of.hit_rate_decode,
+        decode=percent(of.hit_rate_decode),
+        gain=NONE if is_lru else points(of.gain),
+        interval=NONE if is_lru or not known(low) else f"{points(low)} to {points(high)}",
+        demand=mib(of.demand_bytes_decode / found.n_tokens),
+        ahead=mib(of.speculative_bytes_decode / found.n_tokens),
     )
+
+
+def verdict(found: Comparison) -> str:
+    """Say what the figures come to, and no more than their intervals allow."""
+    sentences = [_of_acting(found), _of_perfect(found)]
+    name = found.predictor
     if name != DEFAULT:
-        best = f", the best for prefetch of {joined(list(tried))}," if len(tried) > 1 else ""
-        said += (
-            f" {DEFAULT}, which retention and prefetch act on by default, cannot run on this trace; "
+        others = len(found.tried) > 1
+        best = f", the best for prefetch of {joined(list(found.tried))}," if others else ""
+        sentences.append(
+            f"{DEFAULT}, which retention and prefetch act on by default, cannot run on this trace; "
             f"{name}{best} stands in, and says nothing about {DEFAULT}."
         )
-    return said
+    return " ".join(sentences)
 
 
-def _effect(row: Row) -> str:
+def _of_acting(found: Comparison) -> str:
+    """Say what retention and prefetch do to LRU's hit rate, to its bytes and to its waiting."""
+    of_retention, of_prefetch = _effect(found.retention), _effect(found.prefetch)
+    subject = ", and prefetch"
+    if of_retention == of_prefetch == _NOTHING:
+        text = f"Neither retention nor prefetch with {found.predictor} is distinguishable from LRU here"
+    elif of_retention == of_prefetch == _LITTLE:
+        text = (
+            f"Neither retention nor prefetch with {found.predictor} moves LRU's hit rate by "
+            "0.1 points"
+        )
+    else:
+        text = f"Retention with {found.predictor} {of_retention}; prefetch {of_prefetch}"
+        subject = " and"
+    base, waits = found.lru.demand_bytes_decode, found.prefetch.demand_bytes_decode
+    ratio = (waits + found.prefetch.speculative_bytes_decode) / base if base else 1
+    if f"{ratio:.2f}" != "1.00":
+        text += f"{subject} reads {ratio:.2f} times as much as LRU"
+    if of_prefetch not in (_NOTHING, _LITTLE):
+        text += (
+            f": if what it reads ahead arrives in time, a token waits for "
+            f"{mib(waits / found.n_tokens)} instead of {mib(base / found.n_tokens)}"
+        )
+    return f"{text}."
+
+
+def _of_perfect(found: Comparison) -> str:
+    """Say what reading one layer ahead of LRU could buy at most."""
+    most = max(found.perfect, key=lambda gain: gain.hit_rate_decode)
+    read = most.demand_bytes_decode + most.speculative_bytes_decode
+    return (
+        f"If all of the next layer were predicted and read ahead, LRU's "
+        f"{percent(found.lru.hit_rate_decode)} would be {percent(most.hit_rate_decode)}, with "
+        f"{mib(read / found.n_tokens)} still read for a token: reading one layer ahead of LRU can "
+        "buy no more."
+    )
+
+
+def _effect(of: Gain) -> str:
     """Say what a policy does to the hit rate of LRU, as far as its interval allows."""
-    gain, low, high = row["gain"], row["ci95_low"], row["ci95_high"]
-    size = f"{abs(100 * gain):.1f} points"
-    if not known(low):
-        where = "above" if gain > 0 else "below"
+    size = f"{abs(100 * of.gain):.1f} points"
+    if not known(of.ci95_low):
+        where = "above" if of.gain > 0 else "below"
         return f"is {size} {where} LRU, of too few tokens for an interval"
-    if low <= 0 <= high:
+    if of.ci95_low <= 0 <= of.ci95_high:
         return _NOTHING
-    if abs(gain) < 0.0005:
+    if abs(of.gain) < 0.0005:
         return _LITTLE
-    interval = f"(95 % interval {points(low)} to {points(high)})"
-    return f"adds {size} {interval}" if gain > 0 else f"takes {size} off {interval}"
+    interval = f"(95 % interval {points(of.ci95_low)} to {points(of.ci95_high)})"
+    return f"adds {size} {interval}" if of.gain > 0 else f"takes {size} off {interval}"
 
 
-def _notes(scored: Records, name: str, horizon: int) -> list[str]:
+def _notes(scored: Sequence[Row], name: str, horizon: int) -> list[str]:
     predictor = PREDICTORS.find(name)
-    said = []
+    notes = []
     if predictor.has_horizon:
         layers = "1 MoE layer" if horizon == 1 else f"{horizon} MoE layers"
-        said.append(
+        notes.append(
             f"{name} looks {layers} ahead, as policies do by default: such a guess is in hand when "
             "an engine evicts."
         )
     if issubclass(predictor, LearnedPredictor):
-        said.append(
+        notes.append(
             f"{name} guesses each turn from the others; of a single turn its first half trains, and "
             "nothing is guessed there."
         )
-    best = best_of([r for r in scored if _in_time(r["predictor"])])
-    own = next((r for r in scored if r["predictor"] == name), None)
+    best = best_of([row for row in scored if _in_time(row.predictor)])
+    own = next((row for row in scored if row.predictor == name), None)
     if name == DEFAULT and best and own and best is not own:
-        said.append(
-            f"Not tried here: {best['predictor']}, which names more one layer ahead "
-            f"({percent(best['slot_accuracy'])}, not {percent(own['slot_accuracy'])}); "
+        notes.append(
+            f"Not tried here: {best.predictor}, which names more one layer ahead "
+            f"({percent(best.slot_accuracy)}, not {percent(own.slot_accuracy)}); "
             f"`tracekit replay` does it with --policy prefetch "
-            f"--param prefetch.predictor={best['predictor']}."
+            f"--param prefetch.predictor={best.predictor}."
         )
-    return said
+    return notes

@@ -1,10 +1,12 @@
 """From a trace to the text of its report."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-from tracekit.plots.kinds import Choices
+from tracekit.formats import as_trace
+from tracekit.plots.kinds import KINDS, Choices
 from tracekit.report import accuracy, acting, caching, headline, matrix, overview
 from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
@@ -13,21 +15,21 @@ from tracekit.version import version
 
 T = TypeVar("T")
 
-PICTURES = {
+# The kinds of plot in each section of the page.
+PICTURES: Mapping[str, Sequence[str]] = {
     "predictability": ("predictability", "horizon", "recall"),
     "cache": ("curves", "read-bytes", "reuse", "working-set"),
     "routing": ("popularity", "popularity-sorted", "overlap", "concentration", "reuse-tokens"),
 }
 
-OF_ONE_BUDGET = ("read-bytes", "reuse")  # drawn at the budget that the headline is about
-
 
 def build_report(
-    trace: Trace,
+    trace: Trace | str | Path,
     *,
-    policies: Sequence[str] = caching.DEFAULT_POLICIES,
+    policies: Sequence[str] | None = None,
     predictors: Sequence[str] | None = None,
     cache_bytes: Sequence[int] | None = None,
+    pictures: Mapping[str, Sequence[str]] | None = None,
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -39,13 +41,15 @@ def build_report(
 
     Parameters
     ----------
-    trace : Trace
-    policies : sequence of str
-        Cache policies to replay.
+    trace : Trace, str or Path
+    policies : sequence of str, optional
+        Cache policies to replay; `caching.DEFAULT_POLICIES` by default.
     predictors : sequence of str, optional
         Predictors to score; all that the trace's columns allow by default.
     cache_bytes : sequence of int, optional
         Budgets. By default the recorded one, and 5, 10, 25 and 50 % of all experts.
+    pictures : mapping, optional
+        The kinds of plot in each section of the page: `PICTURES` by default. Drawing takes longest.
     seed : int
     jobs : int, optional
         Threads; all cores by default.
@@ -55,12 +59,15 @@ def build_report(
     Raises
     ------
     UsageError
-        An unknown policy or predictor, a budget that is none.
+        An unknown policy or predictor, a budget that is not a size in bytes.
     TraceError
-        A predictor that was named needs a column that the trace has not.
+        A predictor that was named needs a column that the trace lacks.
     """
+    trace = as_trace(trace)
+    chosen = PICTURES if pictures is None else pictures
+    kinds = {section: chosen.get(section, ()) for section in PICTURES}
     steps = itertools.count(1)
-    total = sum(map(len, PICTURES.values())) + 4
+    total = sum(map(len, kinds.values())) + 4
 
     def step(result: T) -> T:
         done = next(steps)
@@ -68,29 +75,32 @@ def build_report(
             progress(done, total)
         return result
 
-    cache = step(caching.study(trace, policies, cache_bytes, seed, jobs))
+    replayed = caching.DEFAULT_POLICIES if policies is None else policies
+    cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
-    acted = step(acting.study(trace, scored, cache, seed))
+    acted = step(acting.compare_with_lru(trace, scored, cache, seed))
     browser = step(_browser(trace, cache))
 
-    def picture(kind: str) -> Picture:
-        budget = [cache.main] if kind in OF_ONE_BUDGET and cache.main is not None else None
+    def picture(name: str) -> Picture:
+        kind = KINDS[name]
+        # What shows one budget shows the one that the headline is about.
+        budget = [cache.main] if kind.at_one_budget and cache.main is not None else None
         choices = Choices(cache_bytes=budget, seed=seed, jobs=jobs)
-        return step(draw(kind, trace, choices, scored.frames.get(kind)))
+        return step(draw(kind, trace, choices, scored.frames.get(name)))
 
-    pictures = {section: list(map(picture, kinds)) for section, kinds in PICTURES.items()}
+    drawings = {section: list(map(picture, names)) for section, names in kinds.items()}
     return render(
         title=trace.facts.model.name or "A model without a name",
         lead=overview.lead(trace),
         warnings=[*trace.warnings, *scored.alarm],
-        figures=headline.figures(trace, scored.records, cache),
-        headline=headline.sentences(trace, scored.records, cache, acted),
+        figures=headline.figures(trace, scored.scored, cache),
+        headline=headline.sentences(trace, scored.scored, cache, acted),
         facts=overview.facts(trace),
         accuracy=scored,
         cache=cache,
         acting=acted,
         matrix=browser,
-        pictures=pictures,
+        pictures=drawings,
         colophon=f"Made by tracekit {version()} from {trace.name}, seed {seed}.",
     )
 

@@ -1,19 +1,20 @@
 """The policy × budget table of the report, and the residency that its matrix can show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
-from typing import Any
 
 import numpy as np
 
 from tracekit.analysis.budget import default_budget
-from tracekit.figures import NONE, known, settings
-from tracekit.policies import POLICIES, Batches, Bound, Policy, load_policy
+from tracekit.figures import NONE, settings
+from tracekit.policies import POLICIES, Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
+from tracekit.replaying.rows import Row
+from tracekit.replaying.slots import lookup_of_slots
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
-from tracekit.routing.grid import decode_grid, dropped_slots
+from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -33,13 +34,35 @@ def default_budgets(trace: Trace) -> list[int]:
 
 
 @dataclass(frozen=True)
+class Peak:
+    """The text of what was resident at most, and whether that is more than the budget."""
+
+    text: str
+    over_budget: bool
+
+
+@dataclass(frozen=True)
+class PolicyTexts:
+    """The texts of a policy at one budget; `share` is the fraction behind its bar."""
+
+    name: str
+    details: str
+    share: float | None
+    decode: str
+    cumulative: str
+    gap: str
+    read: str
+    peaks: tuple[Peak, Peak]
+
+
+@dataclass(frozen=True)
 class Budget:
-    """The rows of one budget: its name, what is to be known of it, a dict of texts a policy."""
+    """One budget of the table: its name, what a reader has to know of it, and its policies."""
 
     name: str
     note: str
     under_cycle: bool
-    rows: list[dict[str, Any]]
+    rows: list[PolicyTexts]
 
 
 @dataclass(frozen=True)
@@ -52,33 +75,36 @@ class Cache:
         The table.
     notes : list of str
         What a reader of the table needs.
-    records : list of dict
-        The figures themselves.
-    policies : list of Policy
-        Those that ran.
-    sizes : list of int
-        The budgets in bytes.
+    rows : list of Row
+        The figures themselves, by ascending budget.
     main : int or None
         The budget that the headline is about.
     lacks : str or None
-        Why there are none.
+        Why there are no figures.
     """
 
     budgets: list[Budget] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
-    policies: list[Policy] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
     main: int | None = None
     lacks: str | None = None
 
     @property
-    def over(self) -> bool:
+    def any_over_budget(self) -> bool:
         """Whether anything held more than its budget at some time."""
-        return any(record["over_budget"] for record in self.records)
+        return any(row.over_budget for row in self.rows)
+
+    @property
+    def at_main(self) -> dict[str, Row]:
+        """The figures at the budget that the headline is about, by policy."""
+        return {row.policy: row for row in self.rows if row.cache_bytes == self.main}
+
+    def by_main_first(self) -> list[Row]:
+        """Return the rows of the main budget, then the others."""
+        return sorted(self.rows, key=lambda row: row.cache_bytes != self.main)
 
 
-def study(
+def replay_table(
     trace: Trace,
     policies: Sequence[str],
     cache_bytes: Sequence[int] | None,
@@ -96,25 +122,26 @@ def study(
         result = replay(trace, loaded, cache_bytes=sizes, jobs=jobs)
     except TraceError as error:
         return Cache(lacks=str(error))
-    records = sorted(result.records, key=lambda record: record["cache_bytes"])
-    n_tokens = trace.n_decoded
+    rows = sorted(result.rows, key=_budget_of)
     budgets = [
         Budget(
             mib(size),
             _about(trace, size),
             size < trace.token_cycle_bytes,
-            [_row(record, n_tokens) for record in rows],
+            [_texts(row, trace.n_decoded) for row in of_size],
         )
-        for size, rows in groupby(records, key=lambda record: record["cache_bytes"])
+        for size, of_size in groupby(rows, key=_budget_of)
     ]
     return Cache(
         budgets,
         [note for note in result.notes if note not in trace.warnings],
-        records,
-        [policy for policy in loaded if policy.name in {r["policy"] for r in records}],
-        sizes,
+        rows,
         main if main in sizes else sizes[-1],
     )
+
+
+def _budget_of(row: Row) -> int:
+    return row.cache_bytes
 
 
 def _about(trace: Trace, budget: int) -> str:
@@ -127,40 +154,35 @@ def _about(trace: Trace, budget: int) -> str:
     return ", ".join(parts)
 
 
-def _row(record: Mapping[str, Any], n_tokens: int) -> dict[str, Any]:
-    gap, read = record["gap_to_bound"], record["read_bytes_decode"]
-    at_most, at_least = ("≤ ", "≥ ") if record["policy"] == "bound" else ("", "")
-    return {
-        "name": record["policy"],
-        "details": " ".join(filter(None, [_settings(record), _cost(record)])),
-        "share": record["hit_rate_decode"],
-        "decode": at_most + percent(record["hit_rate_decode"]),
-        "cumulative": at_most + percent(record["hit_rate_cumulative"]),
-        "gap": f"{100 * gap:.1f}" if known(gap) else NONE,
-        "read": at_least + mib(read / n_tokens) if known(read) and n_tokens else NONE,
-        "peaks": [
-            (mib(record[f"peak_resident_bytes{phase}"]), bool(record[f"over_budget{phase}"]))
-            for phase in ("_decode", "")
-        ],
-    }
+def _texts(row: Row, n_tokens: int) -> PolicyTexts:
+    at_most, at_least = ("≤ ", "≥ ") if row.is_bound else ("", "")
+    gap, read = row.gap_to_bound, row.read_bytes_decode
+    return PolicyTexts(
+        name=row.policy,
+        details=" ".join(filter(None, [_params(row.replayed), _cost(row)])),
+        share=row.hit_rate_decode,
+        decode=at_most + percent(row.hit_rate_decode),
+        cumulative=at_most + percent(row.hit_rate_cumulative),
+        gap=NONE if gap is None else f"{100 * gap:.1f}",
+        read=NONE if read is None or not n_tokens else at_least + mib(read / n_tokens),
+        peaks=(
+            Peak(mib(row.peak_resident_bytes_decode), bool(row.over_budget_decode)),
+            Peak(mib(row.peak_resident_bytes), bool(row.over_budget)),
+        ),
+    )
 
 
-def _cost(record: Mapping[str, Any]) -> str:
+def _cost(row: Row) -> str:
     """Say of a policy that leaves experts out what that costs."""
-    if "mass_lost" not in record:
+    if not row.replayed.lossy:
         return ""
-    lost = record["mass_lost"]
-    how_much = f": {percent(lost)} of router weight lost" if known(lost) else ""
+    lost = row.counters.get("mass_lost")
+    how_much = "" if lost is None else f": {percent(lost)} of router weight lost"
     return f"changes what is computed{how_much}"
 
 
-def named(record: Mapping[str, Any]) -> str:
-    """Name a record's policy, and its parameters where it has any."""
-    return f"{record['policy']} {_settings(record)}".rstrip()
-
-
-def _settings(record: Mapping[str, Any]) -> str:
-    text = settings(record["params"])
+def _params(policy: Policy) -> str:
+    text = settings(asdict(policy.params))
     return text and f"({text})"
 
 
@@ -170,31 +192,41 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     What was recorded comes first, then every policy at the main budget, then at the others.
     """
     grid = decode_grid(trace)
-    dropped = dropped_slots(trace, grid)
     found = []
     if trace.has("residency"):
         budget = "" if trace.budget_bytes is None else f", {mib(trace.budget_bytes)}"
         found.append(recorded_view(trace, grid, f"as recorded{budget}"))
-    room = max(LEAST_VIEWS, VIEW_LOOKUPS // grid.experts.size)
-    ordered = sorted(cache.sizes, key=lambda size: size != cache.main)
+    room = max(LEAST_VIEWS, VIEW_LOOKUPS // grid.experts.size) - len(found)
     # A lossy policy looks other experts up than the trace has; a bound looks up none.
-    runs = [policy for policy in cache.policies if not (policy.lossy or isinstance(policy, Bound))]
-    wanted = [(policy, size) for size in ordered for policy in runs]
-    batches = build_batches(trace) if wanted else None
+    runs = [r for r in cache.by_main_first() if not (r.replayed.lossy or r.is_bound)]
+    if runs:
+        found += _replayed_views(trace, grid, runs[:room])
+    if len(runs) <= room:
+        return found, None
+    return found, (
+        f"To keep the page small, the matrix shows {room} of the {len(runs)} replays above."
+    )
+
+
+def _replayed_views(trace: Trace, grid: DecodeGrid, runs: Sequence[Row]) -> Iterator[View]:
+    """Run `runs` again, one at a time, and say of each lookup whether it hit.
+
+    Raises
+    ------
+    UsageError
+        A policy does not say which lookups hit.
+    """
+    batches = build_batches(trace)
+    lookups = lookup_of_slots(trace, batches)[decode_order(trace)].reshape(grid.experts.shape)
     shared: dict[tuple[str, int], Batches] = {}
-    for policy, size in wanted[: room - len(found)]:
+    for row in runs:
+        policy = row.replayed
         inputs = inputs_of(policy, trace, batches, shared=shared)
-        (cell,) = simulate(policy, inputs, np.array([size], np.int64), per_lookup=True)
-        if cell.hit is None:
+        (cell,) = simulate(policy, inputs, np.array([row.cache_bytes], np.int64), per_lookup=True)
+        if not isinstance(cell, Cell) or cell.hit is None:
             raise UsageError(
                 f"Policy {policy.name!r} does not say which lookups hit, as the report shows them; "
                 "leave it out."
             )
-        name = named({"policy": policy.name, "params": asdict(policy.params)})
-        found.append(replayed_view(batches, cell.hit, dropped, name, f"{name}, {mib(size)}"))
-    shown = len(found) - trace.has("residency")
-    if shown == len(wanted):
-        return found, None
-    return found, (
-        f"To keep the page small, the matrix shows {shown} of the {len(wanted)} replays above."
-    )
+        name = f"{policy.name} {_params(policy)}".rstrip()
+        yield replayed_view(lookups, cell.hit, name, f"{name}, {mib(row.cache_bytes)}")

@@ -1,49 +1,49 @@
 """The figures that stand first: a few large ones, and sentences that say what they mean."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from tracekit.figures import known
+from tracekit.replaying.rows import Row
 from tracekit.report.accuracy import best_of
 from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
-from tracekit.report.overview import Figure, sizes_known
+from tracekit.report.overview import sizes_known
 from tracekit.report.words import mib, percent
-from tracekit.scoring.text import label
+from tracekit.scoring.rows import Row as Scored
 from tracekit.trace import Trace
 
-Records = Sequence[Mapping[str, Any]]
+
+@dataclass(frozen=True)
+class LargeFigure:
+    """A figure that stands large at the top."""
+
+    label: str
+    value: str
+    note: str
 
 
-def figures(trace: Trace, accuracy: Records, cache: Cache) -> list[Figure]:
+def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[LargeFigure]:
     """Return the large figures, as far as the trace gives them."""
     found = []
     if sizes_known(trace):
         note = f"of {mib(trace.bank_bytes)} of experts"
-        found.append(Figure("One token cycle", mib(trace.token_cycle_bytes), note))
-    at_main = _at_main(cache)
-    if "lru" in at_main:
-        rate = percent(at_main["lru"]["hit_rate_decode"])
-        found.append(Figure("LRU hit rate, decode", rate, f"with {mib(cache.main)} of cache"))
-    if "bound" in at_main:
-        rate = percent(at_main["bound"]["hit_rate_decode"])
-        found.append(
-            Figure(
-                "No policy that reads only on demand exceeds", rate, "decode, at the same budget"
-            )
-        )
+        found.append(LargeFigure("One token cycle", mib(trace.token_cycle_bytes), note))
+    lru, bound = cache.at_main.get("lru"), cache.at_main.get("bound")
+    if lru is not None:
+        note = f"with {mib(lru.cache_bytes)} of cache"
+        found.append(LargeFigure("LRU hit rate, decode", percent(lru.hit_rate_decode), note))
+    if bound is not None:
+        what = "No policy that reads only on demand exceeds"
+        note = "decode, at the same budget"
+        found.append(LargeFigure(what, percent(bound.hit_rate_decode), note))
     best = best_of(accuracy)
     if best:
-        figure = Figure("Slots named early", percent(best["slot_accuracy"]), f"by {label(best)}")
-        found.append(figure)
+        rate = percent(best.slot_accuracy)
+        found.append(LargeFigure("Slots named early", rate, f"by {best.label}"))
     return found
 
 
-def _at_main(cache: Cache) -> dict[str, dict[str, Any]]:
-    return {r["policy"]: r for r in cache.records if r["cache_bytes"] == cache.main}
-
-
-def sentences(trace: Trace, accuracy: Records, cache: Cache, acting: Acting) -> list[str]:
+def sentences(trace: Trace, accuracy: Sequence[Scored], cache: Cache, acting: Acting) -> list[str]:
     """Return what the figures say, in words."""
     return [
         *_of_cache(trace, cache),
@@ -53,70 +53,70 @@ def sentences(trace: Trace, accuracy: Records, cache: Cache, acting: Acting) -> 
 
 
 def _of_cache(trace: Trace, cache: Cache) -> list[str]:
-    at_main, main = _at_main(cache), cache.main
-    lru = at_main.get("lru")
-    if lru is None or not known(lru["hit_rate_decode"]):
+    lru = cache.at_main.get("lru")
+    if lru is None or lru.hit_rate_decode is None:
         return []
-    which = "the recorded budget" if main == trace.budget_bytes else "a budget"
-    said = (
-        f"With {which} of {mib(main)}, {percent(main / trace.bank_bytes)} of all experts and "
-        f"{main / trace.token_cycle_bytes:.3g} token cycles, "
-        f"global LRU finds {percent(lru['hit_rate_decode'])} of the decode lookups resident "
-        f"({percent(lru['hit_rate_cumulative'])} of all, prompts included)"
+    budget = lru.cache_bytes
+    which = "the recorded budget" if budget == trace.budget_bytes else "a budget"
+    text = (
+        f"With {which} of {mib(budget)}, {percent(budget / trace.bank_bytes)} of all experts and "
+        f"{budget / trace.token_cycle_bytes:.3g} token cycles, "
+        f"global LRU finds {percent(lru.hit_rate_decode)} of the decode lookups resident "
+        f"({percent(lru.hit_rate_cumulative)} of all, prompts included)"
     )
-    gap = lru["gap_to_bound"]
-    if known(gap):
-        said += (
+    if lru.gap_to_bound is not None:
+        text += (
             "; the most that any policy which reads only on demand could gain on that total is "
-            f"{100 * gap:.1f} points"
+            f"{100 * lru.gap_to_bound:.1f} points"
         )
-    return [f"{said}.{_of_rivals(cache, lru)}"]
+    return [" ".join([f"{text}.", *_of_rivals(cache, lru)])]
 
 
-def _of_rivals(cache: Cache, lru: Mapping[str, Any]) -> str:
+def _of_rivals(cache: Cache, lru: Row) -> list[str]:
     """Say which other policy of LRU's kind is best, and which only seems so."""
-    alike = {
-        policy.name
-        for policy in cache.policies
-        if not (policy.offline or policy.lossy or policy.needs_predictor or policy.speculative)
-    }
-    rivals = [r for name, r in _at_main(cache).items() if name in alike - {"lru"}]
+    rivals = [row for row in cache.at_main.values() if row is not lru and _acts_as_lru(row)]
     # The bound holds for what keeps to its budget, prompts included, but for the batch in hand.
-    kept = [r for r in rivals if known(r["gap_to_bound"])]
-    said = ""
-    best = max(kept, key=_rate, default=None)
+    kept_to_budget = [row for row in rivals if row.gap_to_bound is not None]
+    found = []
+    best = max(kept_to_budget, key=_rate, default=None)
     if best is not None:
-        said = (
-            " The best of the other policies that act on no prediction and keep to the budget, "
-            f"{best['policy']}, is {_beside(best, lru)}."
+        found.append(
+            "The best of the other policies that act on no prediction and keep to the budget, "
+            f"{best.policy}, is {_beside(best, lru)}."
         )
-    over = max((r for r in rivals if r not in kept), key=_rate, default=None)
-    if over is not None and _rate(over) > max(map(_rate, [lru, *kept])):
-        said += (
-            f" {over['policy']} is {_beside(over, lru)}, but it did not keep to the budget: it held "
-            f"as much as {mib(over['peak_resident_bytes'])}."
+    over = max((row for row in rivals if row.gap_to_bound is None), key=_rate, default=None)
+    if over is not None and _rate(over) > max(map(_rate, [lru, *kept_to_budget])):
+        found.append(
+            f"{over.policy} is {_beside(over, lru)}, but it did not keep to the budget: it held "
+            f"as much as {mib(over.peak_resident_bytes)}."
         )
-    return said
+    return found
 
 
-def _rate(record: Mapping[str, Any]) -> float:
-    return record["hit_rate_decode"]
+def _acts_as_lru(row: Row) -> bool:
+    """Say whether a policy can run in an engine, on demand, and looks up what the model selects."""
+    policy = row.replayed
+    return not (policy.offline or policy.lossy or policy.needs_predictor or policy.speculative)
 
 
-def _beside(record: Mapping[str, Any], lru: Mapping[str, Any]) -> str:
-    than = round(100 * (_rate(record) - _rate(lru)), 1)
+def _rate(row: Row) -> float:
+    return -1.0 if row.hit_rate_decode is None else row.hit_rate_decode
+
+
+def _beside(row: Row, lru: Row) -> str:
+    than = round(100 * (_rate(row) - _rate(lru)), 1)
     if than == 0:
         return "level with LRU"
     return f"{abs(than):.1f} points {'above' if than > 0 else 'below'} LRU"
 
 
-def _of_accuracy(trace: Trace, accuracy: Records) -> list[str]:
+def _of_accuracy(trace: Trace, accuracy: Sequence[Scored]) -> list[str]:
     best = best_of(accuracy)
     if best is None:
         return []
     chance = trace.top_k / trace.n_expert
     return [
-        f"The best predictor scored, {label(best)}, names {percent(best['slot_accuracy'])} of the "
-        f"selected experts before their layer runs, and whole routings {percent(best['exact_rate'])} "
+        f"The best predictor scored, {best.label}, names {percent(best.slot_accuracy)} of the "
+        f"selected experts before their layer runs, and whole routings {percent(best.exact_rate)} "
         f"of the time; guessing at random names {percent(chance)}."
     ]

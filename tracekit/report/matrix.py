@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.policies.base import Batches
-from tracekit.routing.grid import DecodeGrid, decode_grid
-from tracekit.routing.residency import recorded_states
+from tracekit.replaying.slots import DROPPED
+from tracekit.routing.grid import DecodeGrid, decode_grid, decode_weights
+from tracekit.routing.residency import recorded_decode_states
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
@@ -75,45 +75,41 @@ class Browser:
 
 def recorded_view(trace: Trace, grid: DecodeGrid, label: str) -> View:
     """Return the residency that the engine recorded."""
-    rows = trace.routing(["phase"])["phase"] == DECODE
-    states = recorded_states(trace)[rows].reshape(grid.experts.shape)
+    states = recorded_decode_states(trace).reshape(grid.experts.shape)
     states[states > PREFETCHED] = NOT_LOOKED_UP
     return View("the engine", label, states)
 
 
-def replayed_view(
-    batches: Batches, hit: np.ndarray, dropped: np.ndarray, group: str, label: str
-) -> View:
+def replayed_view(lookups: np.ndarray, hit: np.ndarray, group: str, label: str) -> View:
     """Return the residency that a replay gives.
 
     Parameters
     ----------
-    batches : Batches
+    lookups : int64 [T, L, k]
+        The lookup of each slot, from `lookup_of_slots`; `DROPPED` of a slot that had none.
     hit : bool [N]
-        Of each lookup of `batches`.
-    dropped : bool [T, L, k]
-        Slots that were not looked up; the others stand in `batches` in the same order.
+        Of each lookup.
     """
-    decode = np.repeat(batches.phase == DECODE, batches.lookups)
-    states = np.full(dropped.shape, NOT_LOOKED_UP, np.uint8)
-    states[~dropped] = hit[decode]  # a miss is 0 and a hit 1 in a trace, too
+    # A miss is 0 and a hit 1 in a trace, too.
+    states = np.where(lookups == DROPPED, np.uint8(NOT_LOOKED_UP), hit[lookups].astype(np.uint8))
     return View(group, label, states)
 
 
 def pack(trace: Trace, views: Sequence[View], note: str | None = None) -> Browser:
     """Pack the decoded tokens of `trace`, under each of `views`."""
-    grid = decode_grid(trace, weights=trace.has("weights"))
+    grid = decode_grid(trace)
+    weights = decode_weights(trace, grid) if trace.has("weights") else None
     per_token = grid.n_layers * grid.top_k
     chunk_tokens = max(1, CHUNK_LOOKUPS // per_token)
     id_type = np.uint8 if trace.n_expert <= 256 else np.dtype("<u2")
-    scale = _weight_scale(grid.weights)
+    scale = None if weights is None else _weight_scale(weights)
     pieces = _pieces(trace)
     blobs = []
     for chunk, start in enumerate(range(0, grid.n_tokens, chunk_tokens)):
         here = slice(start, start + chunk_tokens)
         blobs.append((f"experts-{chunk}", _coded(grid.experts[here].astype(id_type).tobytes())))
-        if scale is not None:
-            blobs.append((f"weights-{chunk}", _coded(_levels(grid.weights[here], scale))))
+        if weights is not None and scale is not None:
+            blobs.append((f"weights-{chunk}", _coded(_levels(weights[here], scale))))
         if pieces is not None:
             blobs.append((f"pieces-{chunk}", _coded(json.dumps(pieces[here]).encode())))
         for number, view in enumerate(views):
@@ -139,18 +135,17 @@ def pack(trace: Trace, views: Sequence[View], note: str | None = None) -> Browse
     return Browser(config, blobs, list(views), note)
 
 
-def _weight_scale(weights: np.ndarray | None) -> float | None:
+def _weight_scale(weights: np.ndarray) -> float | None:
     """Return what one step of a byte stands for; None where no weight is known."""
-    if weights is None or np.isnan(weights).all():
+    if np.isnan(weights).all():
         return None
     return max(float(np.nanmax(weights)), 0.0) / WEIGHT_STEPS
 
 
 def _levels(weights: np.ndarray, scale: float) -> bytes:
     levels = np.rint(weights / scale) if scale > 0 else np.zeros_like(weights)
-    return (
-        np.nan_to_num(levels.clip(0, WEIGHT_STEPS), nan=UNKNOWN_WEIGHT).astype(np.uint8).tobytes()
-    )
+    known = np.nan_to_num(levels.clip(0, WEIGHT_STEPS), nan=UNKNOWN_WEIGHT)
+    return bytes(known.astype(np.uint8))
 
 
 def _pieces(trace: Trace) -> list[str | None] | None:
@@ -175,7 +170,7 @@ def _packed(states: np.ndarray) -> bytes:
     """Pack four states to a byte, the first in the lowest bits."""
     flat = np.zeros(-(-states.size // 4) * 4, np.uint8)
     flat[: states.size] = states.ravel()
-    return (flat.reshape(-1, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(1, np.uint8).tobytes()
+    return bytes((flat.reshape(-1, 4) << np.array([0, 2, 4, 6], np.uint8)).sum(1, np.uint8))
 
 
 def _coded(data: bytes, strategy: int = zlib.Z_DEFAULT_STRATEGY) -> str:

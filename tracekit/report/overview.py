@@ -1,8 +1,7 @@
-"""What the trace is: the lines of facts at the top of the report."""
+"""What the trace is: one line about it, and the names and values of what is known of it."""
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,15 +12,6 @@ from tracekit.trace.schema import DECODE
 
 SHOWN_PROMPTS = 3
 LONGEST_TEXT = 400
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure that stands large at the top."""
-
-    label: str
-    value: str
-    note: str
 
 
 def lead(trace: Trace) -> str:

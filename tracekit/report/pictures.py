@@ -3,13 +3,14 @@
 import base64
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tracekit.plots.kinds import KINDS, Choices
+from tracekit.plots.kinds import Choices, Kind
 from tracekit.trace import Trace, TracekitError
 
 SIZE = (5.2, 3.6)  # inches: the width of the column it stands in, so that its text stays readable
@@ -45,16 +46,15 @@ class Picture:
         return f"Plot: {self.summary}."
 
 
-def draw(kind: str, trace: Trace, choices: Choices, data: pd.DataFrame | None = None) -> Picture:
-    """Draw one of the kinds of ``tracekit plot``, from `data` where they are there already."""
-    found = KINDS[kind]
-    summary = found.summary[0].upper() + found.summary[1:]
+def draw(kind: Kind, trace: Trace, choices: Choices, data: pd.DataFrame | None = None) -> Picture:
+    """Draw one of the kinds of ``tracekit plot``, from `data` if they were computed already."""
+    summary = kind.summary[0].upper() + kind.summary[1:]
     try:
-        data = found.compute(trace, choices) if data is None else data
+        data = kind.compute(trace, choices) if data is None else data
     except TracekitError as error:
         return Picture(summary, summary, lacks=str(error))
     figure = Figure(figsize=SIZE, layout="constrained")
-    axes = found.draw(data, ax=figure.subplots())
+    axes = kind.draw(data, ax=figure.subplots())
     title = axes.get_title(loc="left")
     axes.set_title("", loc="left")  # the page sets it as a caption
     _lay_legend(figure, axes)
@@ -67,11 +67,14 @@ def _lay_legend(figure: Figure, axes: Axes) -> None:
     legend = axes.get_legend()
     if legend is None:
         return
+    # The legend's own handles lack the markers of error bars, and the Axes' some patches.
     labels = [text.get_text() for text in legend.get_texts()]
+    handles = dict(zip(labels, legend.legend_handles, strict=True))
+    handles |= {str(one.get_label()): one for one in axes.get_legend_handles_labels()[0]}
     legend.remove()
     columns = LEGEND_CHARACTERS // (max(map(len, labels)) + 8)  # 8: the line before a label
     figure.legend(
-        legend.legend_handles,
+        [handle for label in labels if (handle := handles[label]) is not None],
         labels,
         loc="outside lower center",
         ncols=min(max(columns, 1), len(labels)),
@@ -90,7 +93,7 @@ def _encoded(figure: Figure) -> tuple[str, int, int]:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}", width, height
 
 
-def _saved(figure: Figure, form: str, **options) -> bytes:
+def _saved(figure: Figure, form: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, transparent=True, **options)
     return buffer.getvalue()

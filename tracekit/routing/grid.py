@@ -1,10 +1,12 @@
 """The decode routings of a trace as a regular grid: tokens × MoE layers × slots."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.trace import Trace, TraceError
+from tracekit.trace.passes import by_token
 from tracekit.trace.schema import DECODE
 
 
@@ -18,20 +20,18 @@ class DecodeGrid:
     Attributes
     ----------
     turn, step : int32 [T]
-        The turn and the absolute context position of each token, in the order they ran.
+        The turn and the absolute context position of each token, in the order they ran. Tokens of
+        one pass stand by step; a drafted token that was rejected is one of them.
     layer : int16 [L]
         The model's own number of each MoE layer.
     experts : uint16 [T, L, k]
         Selected experts in slot order.
-    weights : float32 [T, L, k] or None
-        Final routing weights (NaN: unknown); None unless they were asked for.
     """
 
     turn: np.ndarray
     step: np.ndarray
     layer: np.ndarray
     experts: np.ndarray
-    weights: np.ndarray | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -46,42 +46,55 @@ class DecodeGrid:
     @property
     def top_k(self) -> int:
         """Experts of one routing."""
-        return self.experts.shape[2]
+        return int(self.experts.shape[2])
 
 
-def decode_grid(trace: Trace, weights: bool = False) -> DecodeGrid:
+def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
     """Read the decode routings of `trace` as a grid.
+
+    Parameters
+    ----------
+    trace : Trace
+    kept_only : bool
+        Leave out drafted tokens that were rejected.
 
     Raises
     ------
     TraceError
         The trace holds no decoded token.
     """
-    columns = ["turn", "phase", "step", "layer", "experts"] + (["weights"] if weights else [])
-    routing = trace.routing(columns)
-    rows = routing["phase"] == DECODE
-    layers = np.unique(routing["layer"][rows])
+    rows = decode_rows(trace, ["turn", "step", "layer", "experts"])
+    layers = np.unique(rows["layer"])
     if not len(layers):
         raise TraceError(
             f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
         )
     shape = (-1, len(layers))
+    which: np.ndarray | slice = slice(None)
+    if kept_only:
+        which = trace.kept[trace.steps(["phase"])["phase"] == DECODE]
     return DecodeGrid(
-        turn=routing["turn"][rows].reshape(shape)[:, 0],
-        step=routing["step"][rows].reshape(shape)[:, 0],
+        turn=rows["turn"].reshape(shape)[which, 0],
+        step=rows["step"].reshape(shape)[which, 0],
         layer=layers,
-        experts=routing["experts"][rows].reshape(*shape, routing["experts"].shape[1]),
-        weights=(
-            routing["weights"][rows].reshape(*shape, routing["weights"].shape[1])
-            if weights
-            else None
-        ),
+        experts=rows["experts"].reshape(*shape, rows["experts"].shape[1])[which],
     )
 
 
-def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid`, that of `trace`, were recorded as dropped, bool [T, L, k]."""
-    if not trace.has("dropped"):
-        return np.zeros(grid.experts.shape, bool)
-    rows = trace.routing(["phase", "dropped"])
-    return rows["dropped"][rows["phase"] == DECODE].reshape(grid.experts.shape) == 1
+def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:
+    """Read the final weights of `grid`, the grid of `trace`: float32 [T, L, k], NaN if unknown."""
+    return decode_rows(trace, ["weights"])["weights"].reshape(grid.experts.shape)
+
+
+def decode_order(trace: Trace) -> np.ndarray:
+    """Return the rows of the decode routings token by token, int64 [T * L]."""
+    routing = trace.routing(["phase", "pass", "step"])
+    decode = np.flatnonzero(routing["phase"] == DECODE)
+    order = by_token(routing["pass"][decode], routing["step"][decode])
+    return decode if order is None else decode[order]
+
+
+def decode_rows(trace: Trace, columns: Sequence[str]) -> dict[str, np.ndarray]:
+    """Read `columns` of the decode routings of `trace`, one row a routing, token by token."""
+    routing, rows = trace.routing(columns), decode_order(trace)
+    return {name: routing[name][rows] for name in columns}

@@ -28,7 +28,7 @@ def rounded_routers(trace: Trace) -> dict[int, str]:
 
 
 class Routers:
-    """What is known of the router of each MoE layer; layers go by their index among those.
+    """The router of each MoE layer, as far as the trace has it; a layer is an index among those.
 
     A layer without a router matrix selects by something other than logits: the first layers of
     DeepSeek-V4 take the experts of a token from a table by its id.
@@ -52,7 +52,7 @@ class Routers:
         self.rule = SelectionRule(model.gating, model.n_group, model.n_group_used)
         self.norm_eps = model.norm_eps if model.norm_eps is not None else 1e-6
         self._trace = trace
-        # One object for a trace, so the arrays live as long as it does.
+        # A cache of this object's own, so that the arrays are released with it.
         self._array = cache(self._read)
 
     def has(self, name: str) -> bool:
@@ -86,13 +86,13 @@ class Routers:
         return self._needed(layer, "norm_weight")
 
     def logits(self, layer: int, gate_input: np.ndarray) -> np.ndarray:
-        """Return what the router of `layer` makes of gate inputs [T, n_embd], [T, n_expert]."""
-        product = gate_input @ self.matrix(layer).T
+        """Return the router logits of `layer` for gate inputs [T, n_embd], float32 [T, n_expert]."""
+        product: np.ndarray = gate_input @ self.matrix(layer).T
         bias = self._array(layer, "router_bias")
         return product if bias is None else product + bias
 
     def selection_scores(self, layer: int, logits: np.ndarray) -> np.ndarray:
-        """Return the scores that the model's own rule ranks, of router logits [T, n_expert]."""
+        """Return the scores that the model's own rule ranks, from router logits [T, n_expert]."""
         return self.rule.scores(logits, self._array(layer, "selection_bias"))
 
     def _needed(self, layer: int, name: str) -> np.ndarray:

@@ -12,9 +12,9 @@ class SelectionRule:
     """From router logits to the scores that top-k ranks, as llama.cpp computes them.
 
     The score is a gating function of the logits, plus a selection bias per expert where the model
-    has one (DeepSeek-V3, LFM2, Ling). With expert groups, a group is worth the sum of its two best
-    scores, and the experts of all but the `n_group_used` best groups are masked (DeepSeek-V2 and
-    V3; llama.cpp takes the two best for both).
+    has one (DeepSeek-V3, LFM2, Ling). With expert groups (DeepSeek-V2 and V3), a group is worth the
+    sum of its two best scores, in llama.cpp for both models, and the experts of all but the
+    `n_group_used` best groups are masked.
 
     Attributes
     ----------
@@ -40,9 +40,11 @@ class SelectionRule:
         if self.gating == "softmax":
             return softmax(logits)
         if self.gating == "sigmoid":
-            return np.float32(1) / (np.float32(1) + np.exp(-logits))
+            sigmoid: np.ndarray = np.float32(1) / (np.float32(1) + np.exp(-logits))
+            return sigmoid
         if self.gating == "sqrt-softplus":
-            return np.sqrt(np.logaddexp(np.float32(0), logits))
+            root: np.ndarray = np.sqrt(np.logaddexp(np.float32(0), logits))
+            return root
         raise TraceError(
             f"The trace says that the gating function of its model is {self.gating!r}; selection "
             "with a bias or expert groups needs softmax, sigmoid, logits or sqrt-softplus there "
@@ -88,11 +90,15 @@ class SelectionRule:
         """
         if self.gating in (None, "softmax", "logits"):
             return softmax(logits)
-        gates = self.gate(logits)
-        return gates / gates.sum(axis=1, keepdims=True)
+        return normalised(self.gate(logits))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Return the softmax of `logits` along the last axis."""
-    exp = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return exp / exp.sum(axis=-1, keepdims=True)
+    return normalised(np.exp(logits - logits.max(axis=-1, keepdims=True)))
+
+
+def normalised(shares: np.ndarray) -> np.ndarray:
+    """Return `shares` scaled to sum to 1 along the last axis."""
+    sums_to_one: np.ndarray = shares / shares.sum(axis=-1, keepdims=True)
+    return sums_to_one

@@ -1,4 +1,4 @@
-"""How long each turn of a trace decoded."""
+"""How many tokens each turn of a trace decoded."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,15 @@ from tracekit.trace.schema import DECODE
 
 @dataclass(frozen=True, eq=False)
 class DecodedTurns:
-    """The turns of a trace that decoded something: their numbers [N] and lengths in tokens [N]."""
+    """The turns of a trace that decoded something.
+
+    Attributes
+    ----------
+    turn : int32 [N]
+        Their numbers.
+    tokens : int64 [N]
+        How many tokens each decoded.
+    """
 
     turn: np.ndarray
     tokens: np.ndarray
@@ -23,7 +31,7 @@ class DecodedTurns:
         Raises
         ------
         MissingDataError
-            There are none.
+            No turn decoded a token.
         """
         rows = trace.routing(["turn", "phase"])
         decode = rows["turn"][rows["phase"] == DECODE]

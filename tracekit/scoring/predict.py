@@ -1,108 +1,48 @@
-"""`predict`: score predictors on a trace."""
+"""`predict`: which predictors are scored on a trace, with what parameters, learning from what.
+
+In: a trace and what the user asked for. Out: a `PredictResult`.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from tracekit.arguments import as_list, names_in, whole
 from tracekit.figures import joined
 from tracekit.params import make_params
 from tracekit.predictors import PREDICTORS, Predictor
+from tracekit.routing.blocks import BLOCK_TOKENS
 from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
+from tracekit.scoring.ranking import one_blas_thread
 from tracekit.scoring.result import PredictResult
+from tracekit.scoring.rows import row_of
 from tracekit.scoring.run import score
-from tracekit.scoring.tally import Tally
-from tracekit.scoring.training import Entry, Training, learn
-from tracekit.scoring.usable import check_horizons, check_usable, lacks, missing_column
+from tracekit.scoring.text import fit_sentences
+from tracekit.scoring.training import Entry, Training
+from tracekit.scoring.usable import (
+    check_horizons,
+    missing_column,
+    missing_column_sentence,
+    why_unusable,
+)
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError, TraceError, UsageError
 
-DEFAULT = (
-    "stale-gate",
-    "prev-token",
-    "ctrl",
-    "static-hot",
-    "layer-lag",
-    "random-guess",
-    "stale-gate-renorm",
-    "stale-gate-fit",
-    "embedding-gate",
-    "token-table",
-    "combined",
-)
+
+def default_predictors() -> list[type[Predictor]]:
+    """Return the predictors that are scored where none is named, in the order of the registry."""
+    return [cls for cls in PREDICTORS if cls.by_default]
 
 
-def _chosen(
-    trace: Trace, routers: Routers, names: Sequence[str] | None
-) -> tuple[list[type[Predictor]], list[str]]:
-    """Return the predictors to score, and a sentence about each reason to leave one out."""
-    classes, reasons, lacking = [], [], {}
-    for name in DEFAULT if names is None else dict.fromkeys(names):
-        cls = PREDICTORS.find(name)
-        reason = check_usable(trace, routers, cls)
-        if reason is None:
-            classes.append(cls)
-        elif column := missing_column(trace, routers, cls):
-            lacking.setdefault(column, []).append(name)
-        else:
-            reasons.append(reason)
-    reasons += [lacks(trace, without, column) for column, without in lacking.items()]
-    if not classes and reasons:
-        raise MissingDataError(" ".join(reasons))
-    return classes, [f"Left out: {reason}" for reason in reasons]
-
-
-def _by_other_rules(routers: Routers, classes: Sequence[type[Predictor]]) -> list[str]:
-    """Return the sentence about layers where no logits select, if a predictor needs a router."""
-    names = [cls.name for cls in classes if "router_matrix" in cls.needs]
-    layers = [
-        str(number)
-        for layer, number in enumerate(routers.layer_ids.tolist())
-        if not routers.knows(layer, "router_matrix")
-    ]
-    if not names or not layers:
-        return []
-    where = f"layer {layers[0]} selects" if len(layers) == 1 else f"layers {joined(layers)} select"
-    return [
-        f"Not by logits: {where} experts without a router, for instance from a table by token id; "
-        f"unscored there: {joined(names)}."
-    ]
-
-
-def _params(
-    classes: Sequence[type[Predictor]], params: Mapping[str, Any]
-) -> dict[type[Predictor], Any]:
-    """Return the parameters of each of `classes`, set from ``{"NAME.FIELD": value}``."""
-    fields: dict[str, dict[str, Any]] = {cls.name: {} for cls in classes}
-    for key, value in params.items():
-        name, _, field = key.rpartition(".")
-        if name not in fields:
-            raise UsageError(f"A parameter is set for {name!r}, which is not scored here.")
-        fields[name][field] = value
-    return {cls: make_params(cls.name, cls.Params, fields[cls.name]) for cls in classes}
-
-
-def _checked_named(named: Sequence[int] | None, top_k: int, n_expert: int) -> tuple[int, ...]:
-    for m in named or ():
-        if not 1 <= m <= n_expert:
-            raise UsageError(
-                f"{m} experts cannot be named: the model has {n_expert}; name between 1 and that."
-            )
-    return tuple(sorted({top_k, *(named or ())}))
-
-
-# The layers are spread over threads of our own. Those of the BLAS wait by spinning, which costs a
-# hundredfold where another process wants the cores.
-@threadpool_limits.wrap(limits=1, user_api="blas")
+@one_blas_thread()
 def predict(
     trace: Trace,
-    predictors: str | Sequence[str] | None = None,
+    predictors: str | type[Predictor] | Sequence[str | type[Predictor]] | None = None,
     horizons: int | Sequence[int] = (1,),
     named: int | Sequence[int] | None = None,
     per_layer: bool = True,
@@ -111,15 +51,17 @@ def predict(
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    block_tokens: int = BLOCK_TOKENS,
 ) -> PredictResult:
     """Score how much of the routing of each decoded token could be known before it runs.
 
     Parameters
     ----------
     trace : Trace
-    predictors : str or sequence of str, optional
-        Names, or ``module:Class`` of your own; in one word, with commas between. None: all whose
-        columns the trace has; the result's `notes` say which were left out and why.
+    predictors : str, type, or sequence of them, optional
+        Names, or your own: ``module:Class``, or the class itself. One text can hold several, with
+        commas between. None: all that are scored by default and whose columns the trace has; the
+        result's `notes` say which were left out and why.
     horizons : int or sequence of int
         How many MoE layers ahead the predictors with a horizon look.
     named : int or sequence of int, optional
@@ -128,15 +70,19 @@ def predict(
         Give intervals for each layer too, and put the layers into JSON.
     train : Trace, optional
         Learn on this trace. Without it, learned predictors are scored on each turn from the others;
-        of a single turn the first half trains and is unscored.
+        the first half of a single turn trains and is unscored.
     params : mapping, optional
-        ``{"mine.window": 3}`` sets a field of the ``Params`` of the predictor called ``mine``.
+        ``{"mine.window": 3}`` sets a field of the ``Params`` of the predictor called ``mine``. A
+        text is read as the field's type, and taken as it is for a field of text.
     seed : int
-        Of ``random-guess`` and the bootstrap.
+        Seed of ``random-guess`` and the bootstrap.
     jobs : int, optional
         Threads; None: one for each core.
     progress : callable, optional
         Called with (routings done, routings in all).
+    block_tokens : int
+        The most decoded tokens that are in memory at once. It changes no result, except that sums
+        of floats may round otherwise.
 
     Returns
     -------
@@ -151,57 +97,132 @@ def predict(
         A predictor that was asked for needs a column that the trace has not; a damaged column; a
         trace without decoded tokens; a `train` of another model.
     """
-    predictors = None if predictors is None else names_in(predictors)
+    given = None if predictors is None else names_in(predictors)
     horizons = list(dict.fromkeys(whole("horizons", h, 1) for h in as_list(horizons)))
-    named = None if named is None else [whole("named", m, 1) for m in as_list(named)]
+    more_named = [] if named is None else [whole("named", m, 1) for m in as_list(named)]
     seed = whole("seed", seed, 0)
     jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
+    block_tokens = whole("block_tokens", block_tokens, 1)
     routers = Routers(trace)
     turns = DecodedTurns.of(trace)
     check_horizons(horizons, routers.n_layers)
-    classes, left_out = _chosen(trace, routers, predictors)
+    classes, left_out = _chosen(trace, routers, given)
     params_of = _params(classes, params or {})
-    named = _checked_named(named, routers.top_k, routers.n_expert)
-    units = Units.of(turns.turn, turns.tokens)
+    all_named = _with_top_k(more_named, routers.top_k, routers.n_expert)
     if train is not None:
-        _check_same_model(trace, train)
-        if train is trace or train.digest == trace.digest:
-            raise UsageError(
-                f"{train.name} holds the routings that are scored, so what is learned on it would "
-                "flatter; train on another trace, or leave it out."
-            )
-
-    def entry(cls: type[Predictor], horizon: int | None) -> Entry:
-        tally = Tally(routers.n_layers, routers.top_k, named, len(units))
-        return Entry(cls(routers, horizon or 1, seed, params_of[cls]), horizon, tally)
-
+        _check_training(trace, train)
     entries = [
-        entry(cls, horizon)
-        for cls in classes
+        Entry(cls(routers, horizon or 1, seed, params_of[name]), horizon)
+        for name, cls in classes.items()
         for horizon in (horizons if cls.has_horizon else [None])
     ]
     training = Training(trace, turns, train)
-    learn(entries, training, jobs)
-    score(trace, entries, routers, training, units, jobs, progress)
+    training.teach(entries, jobs, block_tokens)
+    units = Units.of(turns.turn, turns.tokens)
+    tallies = score(trace, entries, training, all_named, units, jobs, progress, block_tokens)
+    bootstrap = Bootstrap(units.turn, seed)
+    notes = [*_without_router(routers, classes), *left_out, *fit_sentences(entries)]
+    if routers.top_k == routers.n_expert:
+        notes.append(
+            f"Every routing selects all {routers.n_expert} experts, so any guess is right."
+        )
     return PredictResult(
-        trace,
-        entries,
-        routers.layer_ids,
-        Bootstrap(units.turn, seed),
-        int(np.sum(turns.tokens)),
-        per_layer,
-        [*_by_other_rules(routers, classes), *left_out],
-        {
+        rows=[
+            row_of(entry, tally, routers.layer_ids, bootstrap, per_layer)
+            for entry, tally in zip(entries, tallies, strict=True)
+        ],
+        config={
+            "predictors": [cls.name for cls in classes.values()],
             "horizons": horizons,
-            "named": list(named),
+            "named": list(all_named),
             "train": None if train is None else train.name,
             "params": dict(params or {}),
             "seed": seed,
         },
+        notes=notes,
+        trace=trace,
+        layer_ids=routers.layer_ids,
+        n_tokens=int(np.sum(turns.tokens)),
+        per_layer=per_layer,
+        bootstrap=bootstrap,
     )
 
 
-def _check_same_model(trace: Trace, train: Trace) -> None:
+def _chosen(
+    trace: Trace, routers: Routers, predictors: Sequence[str | type[Predictor]] | None
+) -> tuple[dict[str, type[Predictor]], list[str]]:
+    """Return the predictors to score by the names given, and why others are left out.
+
+    Raises
+    ------
+    MissingDataError
+        None of them can run on `trace`.
+    """
+    if predictors is None:
+        predictors = default_predictors()
+    classes: dict[str, type[Predictor]] = {}
+    reasons: list[str] = []
+    lacking: dict[str, list[str]] = {}
+    for predictor in dict.fromkeys(predictors):
+        cls = PREDICTORS.find(predictor)
+        name = predictor if isinstance(predictor, str) else cls.name
+        reason = why_unusable(trace, routers, cls)
+        if reason is None:
+            classes[name] = cls
+        elif column := missing_column(trace, routers, cls):
+            lacking.setdefault(column, []).append(name)
+        else:
+            reasons.append(reason)
+    reasons += [missing_column_sentence(trace, without, c) for c, without in lacking.items()]
+    if not classes and reasons:
+        raise MissingDataError(" ".join(reasons))
+    return classes, [f"Left out: {reason}" for reason in reasons]
+
+
+def _without_router(routers: Routers, classes: Mapping[str, type[Predictor]]) -> list[str]:
+    """Return the sentence about layers where no router selects, if a predictor needs one."""
+    names = [name for name, cls in classes.items() if "router_matrix" in cls.needs]
+    layers = [
+        str(number)
+        for layer, number in enumerate(routers.layer_ids.tolist())
+        if not routers.knows(layer, "router_matrix")
+    ]
+    if not names or not layers:
+        return []
+    where = f"layer {layers[0]} selects" if len(layers) == 1 else f"layers {joined(layers)} select"
+    return [
+        f"Not by logits: {where} experts without a router, for instance from a table by token id; "
+        f"unscored there: {joined(names)}."
+    ]
+
+
+def _params(classes: Mapping[str, type[Predictor]], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of each of `classes`, set from ``{"NAME.FIELD": value}``.
+
+    NAME is what the user called the predictor, or its own name.
+    """
+    given = {cls.name: name for name, cls in classes.items()} | {name: name for name in classes}
+    fields: dict[str, dict[str, Any]] = {name: {} for name in classes}
+    for key, value in params.items():
+        owner, _, field = key.rpartition(".")
+        if owner not in given:
+            raise UsageError(f"A parameter is set for {owner!r}, which is not scored here.")
+        fields[given[owner]][field] = value
+    return {name: make_params(cls.name, cls.Params, fields[name]) for name, cls in classes.items()}
+
+
+def _with_top_k(named: Sequence[int], top_k: int, n_expert: int) -> tuple[int, ...]:
+    """Return the numbers of experts to name, k among them, ascending."""
+    for m in named:
+        if not 1 <= m <= n_expert:
+            raise UsageError(
+                f"{m} experts cannot be named: the model has {n_expert}; name between 1 and that."
+            )
+    return tuple(sorted({top_k, *named}))
+
+
+def _check_training(trace: Trace, train: Trace) -> None:
+    """Refuse to learn on a trace of another model, and on the trace that is scored."""
     a, b = trace.facts.model, train.facts.model
     for what in ("n_expert", "top_k", "n_embd"):
         if getattr(a, what) != getattr(b, what):
@@ -213,4 +234,9 @@ def _check_same_model(trace: Trace, train: Trace) -> None:
         raise TraceError(
             f"{train.name} cannot train for {trace.name}: its MoE layers are others; train on a "
             "trace of the same model."
+        )
+    if train is trace or train.digest == trace.digest:
+        raise UsageError(
+            f"{train.name} holds the routings that are scored, so what is learned on it would "
+            "flatter; train on another trace, or leave it out."
         )

@@ -1,4 +1,4 @@
-"""The kernel of the scorer: where a predictor ranked the experts that the model selected."""
+"""Where a predictor ranked the experts that the model selected: the kernels of the scorer."""
 
 import numpy as np
 
@@ -7,12 +7,18 @@ from tracekit.kernels import kernel
 NEAR_TIE = 1e-5
 
 
-# All that scoring asks for follows from one number per selected expert: its rank in the predicted
-# order. That is the count of experts with a higher score, or with an equal one and a lower id, so
-# no row is sorted; the two counting loops are branchless and vectorise. Only a row with a miss
-# looks for its k-th and next score, by insertion into a short list.
+# All figures of the scorer follow from one number per selected expert: its rank in the predicted
+# order. The rank is the count of experts with a higher score, or with an equal score and a lower id.
+# So no row is sorted, and the two counting loops are branchless and vectorise. Only in a row with a
+# miss are the k-th and the next score needed; they are found by insertion into a short list.
 @kernel
-def _rank_selected(scores, selected, ranks, near_tie, tolerance):
+def _rank_selected(
+    scores: np.ndarray,
+    selected: np.ndarray,
+    ranks: np.ndarray,
+    near_tie: np.ndarray,
+    tolerance: np.float32,
+) -> None:
     n_tokens, n_expert = scores.shape
     k = selected.shape[1]
     best = np.empty(k + 1, np.float32)
@@ -77,7 +83,7 @@ def rank(scores: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarr
 # The best k of a row by insertion into a short sorted list; a later expert of an equal score has a
 # higher id and does not displace an earlier one.
 @kernel
-def _name_best(scores, named):
+def _name_best(scores: np.ndarray, named: np.ndarray) -> None:
     n_tokens, n_expert = scores.shape
     k = named.shape[1]
     best = np.empty(k, np.float32)

@@ -1,121 +1,101 @@
-"""Scoring predictors on the decoded tokens of a trace."""
+"""Scoring of predictors on the decoded tokens of a trace.
+
+In: predictors that have learned. Out: a tally for each. Layers are spread over threads, so a
+predictor must be able to answer for several layers at once.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
-from tracekit.predictors.base import Predictor
-from tracekit.routing.blocks import Block, decode_blocks
-from tracekit.routing.routers import Routers
-from tracekit.scoring.training import (
-    Entry,
-    Training,
-    hold_out_turn,
-    needed_columns,
-    unseen_part,
-)
+from tracekit.predictors import Predictor
+from tracekit.routing.blocks import BLOCK_TOKENS, Block
+from tracekit.scoring.ranking import rank_layer, unseen_parts
+from tracekit.scoring.tally import Tally
+from tracekit.scoring.training import Entry, Training
 from tracekit.stats.units import Units
 from tracekit.trace import Trace
-from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
 
 
 def score(
     trace: Trace,
     entries: Sequence[Entry],
-    routers: Routers,
     training: Training,
+    named: tuple[int, ...],
     units: Units,
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> None:
-    """Score `entries` on every decoded token of `trace` into their tallies.
+    block_tokens: int = BLOCK_TOKENS,
+) -> list[Tally]:
+    """Score `entries` on every decoded token of `trace`.
 
     Parameters
     ----------
     trace : Trace
     entries : sequence of Entry
-    routers : Routers
     training : Training
+        Where they have learned.
+    named : tuple of int
+        Numbers of experts named, ascending, k among them.
     units : Units
+        Those of the bootstrap.
     jobs : int
         Threads, over the layers of a block.
     progress : callable, optional
         Called with (routings done, routings in all).
+    block_tokens : int
+        The most tokens in a block.
+
+    Returns
+    -------
+    list of Tally
+        One for each entry.
     """
-    columns = needed_columns(
-        [e.predictor for e in entries], *(["weights"] if trace.has("weights") else [])
-    )
+    n_layers = len(trace.moe_layers)
+    tallies = [Tally(n_layers, trace.top_k, named, len(units)) for _ in entries]
     total = int(np.count_nonzero(trace.routing(["phase"])["phase"] == DECODE))
     with ThreadPoolExecutor(jobs) as pool:
-        for block in decode_blocks(trace, columns):
-            scored = []
-            for entry in entries:
-                part = unseen_part(entry, block, training)
-                entry.tally.unscored += len(block) - (0 if part is None else len(part))
+        for block, parts in unseen_parts(trace, entries, training, block_tokens):
+            asked = []
+            for entry, tally, part in zip(entries, tallies, parts, strict=True):
+                tally.unscored += len(block) - (0 if part is None else len(part))
                 if part is not None:
-                    hold_out_turn(entry, part)
-                    scored.append((entry, part))
-            score_parts(scored, routers, units, pool)
+                    asked.append((entry.predictor, tally, part))
+            score_parts(asked, units, pool)
             if progress:
-                progress((block.start + len(block)) * routers.n_layers, total)
+                progress((block.start + len(block)) * n_layers, total)
+    return tallies
 
 
 def score_parts(
-    parts: Sequence[tuple[Entry, Block]], routers: Routers, units: Units, pool: Executor
+    parts: Sequence[tuple[Predictor, Tally, Block]], units: Units, pool: Executor
 ) -> None:
-    """Score each entry on its part of a block, the layers spread over the threads of `pool`."""
+    """Score each predictor on its part of a block, the layers spread over the threads of `pool`."""
 
     def score_layer(layer: int) -> None:
-        _score_layer(parts, routers, units, layer)
+        for predictor, tally, block in parts:
+            _score_layer(predictor, tally, block, units, layer)
 
-    list(pool.map(score_layer, range(routers.n_layers)))  # raises what a thread raised
+    n_layers = max((block.experts.shape[1] for _, _, block in parts), default=0)
+    list(pool.map(score_layer, range(n_layers)))  # raises what a thread raised
 
 
 def _score_layer(
-    parts: Sequence[tuple[Entry, Block]], routers: Routers, units: Units, layer: int
+    predictor: Predictor, tally: Tally, block: Block, units: Units, layer: int
 ) -> None:
-    for entry, block in parts:
-        predictor, tally = entry.predictor, entry.tally
-        ranked = predictor.ranks(block) if predictor.reaches(layer) else np.zeros(len(block), bool)
-        n_ranked = int(np.count_nonzero(ranked))
-        tally.skip(layer, len(block) - n_ranked)
-        if not n_ranked:
-            continue
-        scores = predictor.scores(block, layer)
-        check_scores(predictor, block, layer, scores[ranked], block.step[ranked])
-        if predictor.gives_logits:
-            scores = routers.selection_scores(layer, scores)
-        selected = block.experts[:, layer]
-        weights = None if block.weights is None else block.weights[:, layer]
-        unit = units.of_stretch(block.turn, block.start_in_turn, len(block))
-        if n_ranked < len(block):
-            scores, selected, unit = scores[ranked], selected[ranked], unit[ranked]
-            weights = None if weights is None else weights[ranked]
-        tally.add(layer, scores, selected, weights, unit)
-
-
-def check_scores(
-    predictor: Predictor, block: Block, layer: int, scores: np.ndarray, step: np.ndarray
-) -> None:
-    """Refuse scores that are no numbers, and say of which token and layer.
-
-    Raises
-    ------
-    TraceError
-    """
-    bad = np.isnan(scores).any(axis=1)
-    if not bad.any():
+    ranking = rank_layer(predictor, block, layer)
+    if ranking is None:
+        tally.skip(layer, len(block))
         return
-    source = layer - predictor.horizon if predictor.has_horizon else layer
-    number = predictor.routers.layer_ids[source]
-    what = (
-        "the gate input is missing or not a number"
-        if "gate_input" in predictor.needs
-        else f"{predictor.name} gave a score that is not a number"
-    )
-    raise TraceError(
-        f"In turn {block.turn}, step {step[bad.argmax()]}, layer {number}, {what}; leave the "
-        "predictors that need it out, or record the trace again."
-    )
+    tokens, order = ranking.tokens, ranking.order
+    selected = block.experts[:, layer]
+    weights = None if block.weights is None else block.weights[:, layer]
+    unit = units.of_stretch(block.turn, block.start_in_turn, len(block))
+    n_ranked = int(np.count_nonzero(tokens))
+    if n_ranked < len(block):
+        tally.skip(layer, len(block) - n_ranked)
+        order, selected, unit = order[tokens], selected[tokens], unit[tokens]
+        weights = None if weights is None else weights[tokens]
+    tally.add(layer, order, selected, weights, unit)

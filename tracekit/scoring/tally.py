@@ -1,4 +1,4 @@
-"""What is counted while a predictor is scored."""
+"""Counts of a predictor's hits, by MoE layer and by unit of the bootstrap."""
 
 import numpy as np
 

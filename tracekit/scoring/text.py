@@ -1,30 +1,19 @@
-"""The accuracy report as text."""
+"""The accuracy report as text: rows in, sentences and tables out."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import itemgetter
 
 from tracekit.figures import counted, first_of, joined
 from tracekit.figures import percent as percent_of
 from tracekit.predictors import PREDICTORS
+from tracekit.scoring.rows import LayerRow, Row, label_of
 from tracekit.scoring.training import Entry
+from tracekit.table import Column, Part, Table
 
-Record = dict[str, Any]
 # Rounding gate inputs to 8 bits turned at most 1 slot in 50 where it was tried.
 LEAST_AFTER_ROUNDING = 0.9
-# The control, the floor, and what has seen the routings that it names.
-NO_RIVALS = ("ctrl", "random-guess", "oracle", "static-hot-insample")
-SHORT = {
-    "stale-gate": "stale",
-    "prev-token": "prev",
-    "static-hot": "hot",
-    "static-hot-insample": "hot*",
-    "random-guess": "random",
-    "stale-gate-renorm": "renorm",
-    "stale-gate-fit": "fit",
-    "embedding-gate": "embed",
-    "token-table": "table",
-    "layer-lag": "lag",
-}
+
+Cells = Sequence[str]  # one line of a table
 
 
 def percent(rate: float | None) -> str:
@@ -32,59 +21,48 @@ def percent(rate: float | None) -> str:
     return percent_of(rate, 1)
 
 
-def label(record: Record) -> str:
-    """Name a predictor, with its horizon if it is not 1."""
-    horizon = record["horizon"]
-    return record["predictor"] + (f" at horizon {horizon}" if horizon not in (None, 1) else "")
-
-
-def _short(record: Record) -> str:
-    name = SHORT.get(record["predictor"], record["predictor"])
-    return name + (f"+{record['horizon']}" if record["horizon"] not in (None, 1) else "")
-
-
-def headline(records: Sequence[Record]) -> str:
+def headline(rows: Sequence[Row]) -> str:
     """Return one line: slot accuracy and, in parentheses, whole routings."""
     return " | ".join(
-        f"{label(r)} {percent(r['slot_accuracy'])} % ({percent(r['exact_rate'])} %)"
-        for r in records
+        f"{row.label} {percent(row.slot_accuracy)} % ({percent(row.exact_rate)} %)" for row in rows
     )
 
 
-def alarm(records: Sequence[Record], rounded: Mapping[int, str] | None = None) -> list[str]:
+def alarm(rows: Sequence[Row], rounded: Mapping[int, str] | None = None) -> list[str]:
     """Return the sentence about a control below 100 %, or nothing.
 
     Parameters
     ----------
-    records : sequence of dict
+    rows : sequence of Row
     rounded : mapping of int to str, optional
         The types of routers for which llama.cpp rounds the gate input, by layer.
     """
-    for record in records:
-        if record["predictor"] != "ctrl" or record["hits"] == record["slots"]:
+    for row in rows:
+        if not row.scored.is_control or row.hits == row.slots:
             continue
-        bad = [x for x in record["layers"] if x["hits"] < x["slots"]]
-        where = first_of([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in bad])
-        missed = record["routings"] - record["exact"]
-        rate = f"{percent(record['slot_accuracy'])} %"
-        if record["near_ties"] == missed:
+        missing = [layer for layer in row.layers if layer.hits < layer.slots]
+        where = first_of([f"{x.layer} ({percent(x.slot_accuracy)} %)" for x in missing])
+        missed = row.routings - row.exact
+        rate = f"{percent(row.slot_accuracy)} %"
+        name = row.predictor.upper()
+        if row.near_ties == missed:
             return [
-                f"CTRL IS BELOW 100 %: the fresh-gate control names {rate} of the selected "
+                f"{name} IS BELOW 100 %: the fresh-gate control names {rate} of the selected "
                 f"experts, but all {missed} routings it misses are near ties (layers {where}), "
                 "which rounding decides."
             ]
         return [
-            f"CTRL IS BELOW 100 %: the fresh-gate control names only {rate} of the selected "
-            f"experts, in layers {where}; {_causes(bad, rounded or {})}: read the other figures "
-            "against ctrl, not "
-            f"against 100 %. Of {missed} routings it misses, {record['near_ties']} are near ties."
+            f"{name} IS BELOW 100 %: the fresh-gate control names only {rate} of the selected "
+            f"experts, in layers {where}; {_causes(missing, rounded or {})}: read the other figures "
+            f"against {row.predictor}, not "
+            f"against 100 %. Of {missed} routings it misses, {row.near_ties} are near ties."
         ]
     return []
 
 
-def _causes(layers: Sequence[Record], rounded: Mapping[int, str]) -> str:
+def _causes(layers: Sequence[LayerRow], rounded: Mapping[int, str]) -> str:
     """Say why the control may miss experts in `layers`."""
-    types = {rounded.get(layer["layer"]) for layer in layers}
+    types = {rounded.get(layer.layer) for layer in layers}
     names = sorted(name for name in types if name is not None)
     causes = [
         "the gate inputs are kept as f16 and their rounding decides",
@@ -96,14 +74,14 @@ def _causes(layers: Sequence[Record], rounded: Mapping[int, str]) -> str:
             f"their routers are stored as {joined(names)}, and llama.cpp rounds the gate input for "
             "the product with such a matrix, which the control does not"
         )
-        if min(layer["slot_accuracy"] for layer in layers) >= LEAST_AFTER_ROUNDING:
+        if min(layer.slot_accuracy or 0 for layer in layers) >= LEAST_AFTER_ROUNDING:
             return by_product
         causes[0] = by_product
     return ", or ".join(causes)
 
 
 def sentences(
-    records: Sequence[Record],
+    rows: Sequence[Row],
     advice: str | None = None,
     rounded: Mapping[int, str] | None = None,
 ) -> list[str]:
@@ -114,68 +92,79 @@ def sentences(
     """
     if advice is None:
         advice = (
-            f"replay with --policy lru,retention,prefetch{_acting_on(records)} to see what acting "
-            "on it does to hits and read bytes"
+            f"replay with --policy lru,retention,prefetch{_predictor_options(rows)} to see what "
+            "acting on it does to hits and read bytes"
         )
     return [
-        *alarm(records, rounded),
-        *_layers_below(records),
+        *alarm(rows, rounded),
+        *_layers_below(rows),
         "Accuracy is not speed: these figures say how much of the routing is known early, not that "
         f"knowing it makes a token faster; {advice}.",
     ]
 
 
-def _acting_on(records: Sequence[Record]) -> str:
+def _predictor_options(rows: Sequence[Row]) -> str:
     """Name the predictor to act on, where the one that policies take by default is not scored."""
-    names = [r["predictor"] for r in records if r["slots"] and r["predictor"] not in NO_RIVALS]
-    able = [name for name in names if name in PREDICTORS and PREDICTORS.find(name).in_time]
-    if "stale-gate" in able or not able:
+    from tracekit.policies.retention import Retention  # it loads all policies
+
+    usable = [
+        row
+        for row in rows
+        if row.slots
+        and row.scored.is_rival()
+        and row.scored.in_time
+        and row.predictor in PREDICTORS  # a policy finds it by this name
+    ]
+    by_default = Retention.Params().predictor
+    if not usable or any(row.predictor == by_default for row in usable):
         return ""
     # What the token before used is mostly in the cache: acting on that seldom changes anything.
-    best = max(able, key=lambda name: (name != "prev-token", _accuracy(records, name)))
-    return "".join(f" --param {policy}.predictor={best}" for policy in ("retention", "prefetch"))
+    best = max(usable, key=lambda row: (not row.scored.repeats_previous_token, _accuracy(row)))
+    return "".join(
+        f" --param {policy}.predictor={best.predictor}" for policy in ("retention", "prefetch")
+    )
 
 
-def _accuracy(records: Sequence[Record], name: str) -> float:
-    return max(r["slot_accuracy"] for r in records if r["predictor"] == name and r["slots"])
+def _accuracy(row: Row) -> float:
+    return row.slot_accuracy or 0.0
 
 
-def _layers_below(records: Sequence[Record]) -> list[str]:
+def _layers_below(rows: Sequence[Row]) -> list[str]:
     """Name the layers whose interval lies below the overall figure of the first predictor."""
-    scored = [r for r in records if r["predictor"] not in ("ctrl", "random-guess") and r["slots"]]
+    scored = [r for r in rows if r.slots and not (r.scored.is_control or r.scored.is_floor)]
     if not scored:
         return []
-    record = scored[0]
-    overall = record["slot_accuracy"]
-    said = f"{label(record)} names {percent(overall)} % of the selected experts"
-    previous = next((r for r in scored[1:] if r["predictor"] == "prev-token"), None)
+    first, *others = scored
+    overall = _accuracy(first)
+    sentence = f"{first.label} names {percent(overall)} % of the selected experts"
+    previous = next((row for row in others if row.scored.repeats_previous_token), None)
     if previous:
-        rate = percent(previous["slot_accuracy"])
-        said += f" where repeating the previous token names {rate} %"
-    layers = [x for x in record["layers"] if x["ci95"]]
-    below = [x for x in layers if x["ci95"][1] < overall]
+        rate = percent(previous.slot_accuracy)
+        sentence += f" where repeating the previous token names {rate} %"
+    layers = [layer for layer in first.layers if layer.ci95]
+    below = [layer for layer in layers if layer.ci95 and layer.ci95[1] < overall]
     if below:
-        below.sort(key=lambda x: x["slot_accuracy"])
-        where = first_of([f"{x['layer']} ({percent(x['slot_accuracy'])} %)" for x in below])
-        said += (
+        below.sort(key=lambda layer: layer.slot_accuracy or 0.0)
+        where = first_of([f"{x.layer} ({percent(x.slot_accuracy)} %)" for x in below])
+        sentence += (
             f"; {len(below)} of its {len(layers)} layers lie below that with their whole 95 % "
             f"interval, lowest first: {where}"
         )
     elif layers:
-        said += "; no layer's 95 % interval lies below that"
-    return [f"{said}."]
+        sentence += "; no layer's 95 % interval lies below that"
+    return [f"{sentence}."]
 
 
-def route_ahead(records: Sequence[Record]) -> str:
+def route_ahead(rows: Sequence[Row]) -> str:
     """Return what routing by each guess would keep of the model's own routing, or nothing."""
     lines = []
-    for r in records:
-        if r["horizon"] is None or not r["slots"]:
+    for row in rows:
+        if row.horizon is None or not row.slots:
             continue
-        mass = "" if r["gate_mass"] is None else f", {percent(r['gate_mass'])} % of router weight"
+        mass = "" if row.gate_mass is None else f", {percent(row.gate_mass)} % of router weight"
         lines.append(
-            f"  {label(r)}: {percent(r['slot_accuracy'])} % of selected experts{mass}, "
-            f"{percent(r['exact_rate'])} % of routings unchanged"
+            f"  {row.label}: {percent(row.slot_accuracy)} % of selected experts{mass}, "
+            f"{percent(row.exact_rate)} % of routings unchanged"
         )
     if not lines:
         return ""
@@ -186,86 +175,86 @@ def fit_sentences(entries: Sequence[Entry]) -> list[str]:
     """Return what each fit cost, and where it fell back."""
     found = []
     for entry in entries:
-        if entry.fit is None:
+        lesson = entry.lesson
+        if lesson is None:
             continue
-        horizon = entry.horizon if entry.horizon not in (None, 1) else None
-        name = label({"predictor": entry.predictor.name, "horizon": horizon})
-        size = entry.fit.size_bytes
+        folds, size = lesson.folds, lesson.learner.size_bytes
         written = f"{size / 1024:.1f} KiB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"
-        notes = [*entry.fit.notes]
-        if entry.folds.holds_out and entry.folds.n_groups < len(entry.folds.group):
-            notes.append(f"its turns were held out in {entry.folds.n_groups} groups")
+        notes = [*lesson.learner.notes]
+        if folds.holds_out and folds.n_groups < len(folds.group):
+            notes.append(f"its turns were held out in {folds.n_groups} groups")
         extra = "".join(f"; {note}" for note in notes)
-        others = ", each turn scored by what others taught," if entry.folds.holds_out else ""
+        others = ", each turn scored by what others taught," if folds.holds_out else ""
         found.append(
-            f"{name} learned from {entry.fit.rows} decoded tokens{others} in "
-            f"{entry.fit.seconds:.1f} s and would take {written} on a device{extra}."
+            f"{label_of(entry.predictor.name, entry.horizon)} learned from {lesson.rows} decoded "
+            f"tokens{others} in {lesson.seconds:.1f} s and would take {written} on a device{extra}."
         )
     return found
 
 
-def denominators(records: Sequence[Record]) -> str:
+def denominators(rows: Sequence[Row]) -> str:
     """Return what each figure is of, and what was unscored."""
-    parts = []
-    for r in records:
-        ci = r["ci95"]
-        interval = "" if ci is None else f", 95 % interval {percent(ci[0])} to {percent(ci[1])} %"
-        ties = f", {counted(r['near_ties'], 'near tie')} missed" if r["near_ties"] else ""
-        parts.append(
-            f"  {label(r)}: {r['routings']} routings, {r['slots']} slots, "
-            f"{r['unscored']} unscored{interval}{ties}"
+    lines = []
+    for row in rows:
+        interval = ""
+        if row.ci95:
+            low, high = row.ci95
+            interval = f", 95 % interval {percent(low)} to {percent(high)} %"
+        ties = f", {counted(row.near_ties, 'near tie')} missed" if row.near_ties else ""
+        lines.append(
+            f"  {row.label}: {row.routings} routings, {row.slots} slots, "
+            f"{row.unscored} unscored{interval}{ties}"
         )
-    return "scored:\n" + "\n".join(parts)
+    return "scored:\n" + "\n".join(lines)
 
 
-def layer_table(records: Sequence[Record], n_tokens: int) -> str:
+def layer_table(rows: Sequence[Row], n_tokens: int) -> Table[Cells]:
     """Return slot accuracy by layer in percent; ``-`` where nothing was scored."""
-    header = ["layer", *map(_short, records), "tokens"]
-    rows = [header]
-    for i, layer in enumerate(records[0]["layers"]):
-        cells = [percent(r["layers"][i]["slot_accuracy"]) for r in records]
-        rows.append([str(layer["layer"]), *cells, str(n_tokens)])
-    return _aligned(rows)
+    lines = [["layer", *(row.short_label for row in rows), "tokens"]]
+    for layers in zip(*(row.layers for row in rows), strict=True):
+        cells = [percent(layer.slot_accuracy) for layer in layers]
+        lines.append([str(layers[0].layer), *cells, str(n_tokens)])
+    return _table(lines)
 
 
-def named_table(records: Sequence[Record], named: Sequence[int]) -> str:
+def named_table(rows: Sequence[Row], named: Sequence[int]) -> Table[Cells]:
     """Return recall and gate mass in percent by how many experts are named."""
-    rows = [["named", *(f"{m}" for m in named), *(f"mass {m}" for m in named)]]
-    for r in records:
-        recalls = [percent(r["recall"][str(m)]) for m in named]
-        rows.append([_short(r), *recalls, *(percent(r["mass_named"][str(m)]) for m in named)])
-    return _aligned(rows)
+    lines = [["named", *(f"{m}" for m in named), *(f"mass {m}" for m in named)]]
+    for row in rows:
+        recalls = [percent(row.recall[m]) for m in named]
+        lines.append([row.short_label, *recalls, *(percent(row.mass_named[m]) for m in named)])
+    return _table(lines)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  " + "  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)) for row in rows
-    )
+def _table(lines: Sequence[Cells]) -> Table[Cells]:
+    """Make a table of lines of cells; the first line has the headers."""
+    headers, *rows = lines
+    columns = [Column[Cells](header, itemgetter(i)) for i, header in enumerate(headers)]
+    return Table(columns, rows, indent=2)
 
 
-def text(
-    records: Sequence[Record],
+def report_parts(
+    rows: Sequence[Row],
     n_tokens: int,
     named: Sequence[int],
     top_k: int,
     notes: Sequence[str],
     rounded: Mapping[int, str] | None = None,
-) -> str:
-    """Return the whole report."""
-    first = alarm(records, rounded)
-    parts = [
-        *first,
-        headline(records) + "\n(slot accuracy: selected experts named; in parentheses, whole "
+) -> list[Part]:
+    """Return the whole report, as texts and tables."""
+    warned = alarm(rows, rounded)
+    parts: list[Part] = [
+        *warned,
+        headline(rows) + "\n(slot accuracy: selected experts named; in parentheses, whole "
         "routings)",
-        denominators(records),
-        layer_table(records, n_tokens),
+        denominators(rows),
+        layer_table(rows, n_tokens),
     ]
     if list(named) != [top_k]:
-        parts.append(named_table(records, named))
-    if agreement := route_ahead(records):
+        parts.append(named_table(rows, named))
+    if agreement := route_ahead(rows):
         parts.append(agreement)
-    parts.append("\n".join(s for s in sentences(records, rounded=rounded) if s not in first))
+    parts.append("\n".join(s for s in sentences(rows, rounded=rounded) if s not in warned))
     if notes:
         parts.append("\n".join(notes))
-    return "\n\n".join(parts)
+    return parts

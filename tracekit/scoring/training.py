@@ -1,4 +1,9 @@
-"""Who is learned from whom: folds of turns, and predictors made ready for the turn they score."""
+"""Which turns a learned predictor learns from, and which are held out while it is scored.
+
+In: a trace, or another one to learn from, and predictors. Out: predictors that have learned, each
+made ready turn by turn so that it has not seen what it is asked about. This module knows nothing of
+scores.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -7,51 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.predictors.base import FitReport, LearnedPredictor, Predictor
-from tracekit.routing.blocks import (
-    ROUTING_COLUMNS,
-    STEP_COLUMNS,
-    Block,
-    decode_blocks,
-)
+from tracekit.predictors import LearnedPredictor, Predictor
+from tracekit.routing.blocks import BLOCK_TOKENS, Block, decode_blocks
 from tracekit.routing.turns import DecodedTurns
-from tracekit.scoring.tally import Tally
+from tracekit.scoring.usable import columns_to_read
 from tracekit.trace import Trace
-
-
-@dataclass(eq=False)
-class Entry:
-    """One predictor at one horizon, and what came of it.
-
-    Attributes
-    ----------
-    predictor : Predictor
-    horizon : int or None
-        None of a predictor without one.
-    tally : Tally or None
-        What scoring counts; None where nothing is scored.
-    rows, seconds : int, float
-        Tokens learned from, and the time it took.
-    folds : Folds or None
-        Of a learned predictor.
-    held_out : frozenset of int or None
-        The folds that are held out just now; None before the first are.
-    """
-
-    predictor: Predictor
-    horizon: int | None
-    tally: Tally | None = None
-    rows: int = 0
-    seconds: float = 0.0
-    folds: "Folds | None" = None
-    held_out: frozenset[int] | None = None
-
-    @property
-    def fit(self) -> FitReport | None:
-        """What the predictor's fit cost; None of one that learns nothing."""
-        if not _learns(self.predictor):
-            return None
-        return FitReport(self.rows, self.predictor.size_bytes, self.seconds, self.predictor.notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +29,12 @@ class Folds:
     Attributes
     ----------
     group : dict of int to int
-        Of each turn.
+        The group of each turn.
     tokens : dict of int to int
         How many tokens of each turn are learned from: its first ones.
     n_groups, pieces : int
     holds_out : bool
-        A turn is scored with its group held out; otherwise nothing is.
+        A turn is scored with its group held out; otherwise nothing is held out.
     """
 
     group: dict[int, int]
@@ -103,88 +68,128 @@ class Folds:
             yield part, self.group[block.turn] * self.pieces + p
 
 
+class Lesson:
+    """What one learned predictor is taught, and what is held out of it at the moment.
+
+    Attributes
+    ----------
+    learner : LearnedPredictor
+    folds : Folds
+    rows : int
+        Decoded tokens it learned from, those of held-out turns counted too.
+    seconds : float
+        Time spent learning, reading the trace excluded.
+    """
+
+    def __init__(self, learner: LearnedPredictor, folds: Folds):
+        self.learner = learner
+        self.folds = folds
+        self.rows = 0
+        self.seconds = 0.0
+        self._held_out: frozenset[int] | None = None
+        learner.begin(folds.n_groups * folds.pieces, folds.held_out)
+
+    def teach(self, block: Block, reading: int) -> None:
+        """Let the predictor learn `block` for the `reading`-th time, fold by fold."""
+        start = time.perf_counter()
+        for part, fold in self.folds.parts(block):
+            self.learner.learn(part, fold, reading)
+            self.rows += len(part) if reading == 0 else 0
+        self.seconds += time.perf_counter() - start
+
+    def hold_out(self, turn: int) -> None:
+        """Make the predictor ready for `turn`, as if it had never seen that turn."""
+        folds = self.folds.held_out_for(turn)
+        if folds == self._held_out:
+            return
+        start = time.perf_counter()
+        self.learner.hold_out(folds)
+        self._held_out = folds
+        self.seconds += time.perf_counter() - start
+
+
+@dataclass(eq=False)
+class Entry:
+    """One predictor at one horizon.
+
+    Attributes
+    ----------
+    predictor : Predictor
+    horizon : int or None
+        None for a predictor without one.
+    lesson : Lesson or None
+        None for a predictor that learns nothing.
+    """
+
+    predictor: Predictor
+    horizon: int | None
+    lesson: Lesson | None = None
+
+
 class Training:
-    """Where learned predictors learn: other turns of the same trace, or another trace.
+    """Where learned predictors learn: from other turns of the same trace, or from another trace.
 
     Parameters
     ----------
     trace : Trace
         What is scored.
     turns : DecodedTurns
-        Of `trace`.
+        Those of `trace`.
     train : Trace, optional
+        What is learned from instead.
     """
 
     def __init__(self, trace: Trace, turns: DecodedTurns, train: Trace | None = None):
-        self.source = train or trace
+        self._source = train or trace
         self._turns = DecodedTurns.of(train) if train else turns
         self._holds_out = train is None and len(turns.turn) > 1
-        # Of a single turn the first half trains, and is not scored.
+        # The first half of a single turn trains, and is not scored.
         alone = train is None and not self._holds_out
-        self.first_half = max(1, int(turns.tokens[0]) // 2) if alone else 0
+        self._first_half = max(1, int(turns.tokens[0]) // 2) if alone else 0
 
-    def folds(self, predictor: LearnedPredictor) -> Folds:
+    def teach(
+        self, entries: Sequence[Entry], jobs: int = 1, block_tokens: int = BLOCK_TOKENS
+    ) -> None:
+        """Let the learned predictors among `entries` learn, side by side on `jobs` threads."""
+        for entry in entries:
+            learner = entry.predictor
+            if isinstance(learner, LearnedPredictor) and learner.readings > 0:
+                entry.lesson = Lesson(learner, self._folds(learner))
+        lessons = [entry.lesson for entry in entries if entry.lesson is not None]
+        columns = columns_to_read([lesson.learner for lesson in lessons])
+        for reading in range(max((lesson.learner.readings for lesson in lessons), default=0)):
+            readers = [lesson for lesson in lessons if reading < lesson.learner.readings]
+            with ThreadPoolExecutor(jobs) as pool:
+                for block in decode_blocks(self._source, columns, block_tokens):
+                    work = [pool.submit(lesson.teach, block, reading) for lesson in readers]
+                    for done in work:
+                        done.result()
+
+    def unseen(self, entry: Entry, block: Block) -> Block | None:
+        """Return the tokens of `block` that the entry's predictor has not trained on, if any.
+
+        The predictor is made ready for them: their turn is held out.
+        """
+        lesson = entry.lesson
+        if lesson is None:
+            return block
+        seen = 0
+        if not lesson.learner.in_sample:
+            seen = max(self._first_half - block.start_in_turn, 0)
+        if seen >= len(block):
+            return None
+        lesson.hold_out(block.turn)
+        return block.cut(seen, len(block))
+
+    def _folds(self, predictor: LearnedPredictor) -> Folds:
         """Deal the turns into as many folds as `predictor` has room for."""
         turns = self._turns.turn.tolist()
         tokens = dict(zip(turns, self._turns.tokens.tolist(), strict=True))
         if predictor.in_sample:
             return Folds(dict.fromkeys(turns, 0), tokens, 1, 1, holds_out=False)
-        if self.first_half:
-            tokens = {turns[0]: self.first_half}
+        if self._first_half:
+            tokens = {turns[0]: self._first_half}
         n_groups = min(len(turns), predictor.fold_limit())
         group = {turn: i * n_groups // len(turns) for i, turn in enumerate(turns)}
         pieces = {1: 4, 2: 2}.get(n_groups, 1)
         return Folds(group, tokens, n_groups, pieces, self._holds_out)
-
-
-def _learns(predictor: Predictor) -> bool:
-    return isinstance(predictor, LearnedPredictor) and predictor.readings > 0
-
-
-def learn(entries: Sequence[Entry], training: Training, jobs: int = 1) -> None:
-    """Let the learned predictors among `entries` learn, side by side on `jobs` threads."""
-    learners = [e for e in entries if _learns(e.predictor)]
-    for entry in learners:
-        entry.folds = training.folds(entry.predictor)
-        entry.predictor.begin(entry.folds.n_groups * entry.folds.pieces, entry.folds.held_out)
-    columns = needed_columns([e.predictor for e in learners])
-    for reading in range(max((e.predictor.readings for e in learners), default=0)):
-        readers = [e for e in learners if reading < e.predictor.readings]
-        with ThreadPoolExecutor(jobs) as pool:
-            for block in decode_blocks(training.source, columns):
-                work = [pool.submit(_learn_block, e, block, reading) for e in readers]
-                for done in work:
-                    done.result()
-
-
-def _learn_block(entry: Entry, block: Block, reading: int) -> None:
-    start = time.perf_counter()
-    for part, fold in entry.folds.parts(block):
-        entry.predictor.learn(part, fold, reading)
-        entry.rows += len(part) if reading == 0 else 0
-    entry.seconds += time.perf_counter() - start
-
-
-def hold_out_turn(entry: Entry, block: Block) -> None:
-    """Make a learned predictor ready for the turn of `block`, which it must not have seen."""
-    if not _learns(entry.predictor):
-        return
-    folds = entry.folds.held_out_for(block.turn)
-    if folds != entry.held_out:
-        start = time.perf_counter()
-        entry.predictor.hold_out(folds)
-        entry.held_out = folds
-        entry.seconds += time.perf_counter() - start
-
-
-def unseen_part(entry: Entry, block: Block, training: Training) -> Block | None:
-    """Return what of `block` the entry's predictor has not trained on."""
-    held_out = _learns(entry.predictor) and not entry.predictor.in_sample
-    seen = max(training.first_half - block.start_in_turn, 0) if held_out else 0
-    return block.cut(seen, len(block)) if seen < len(block) else None
-
-
-def needed_columns(predictors: Sequence[Predictor], *optional: str) -> list[str]:
-    """Return the columns of routings and steps that `predictors` read, and `optional` ones."""
-    wanted = {*optional, *(column for p in predictors for column in p.needs)}
-    return [c for c in (*ROUTING_COLUMNS, *STEP_COLUMNS) if c in wanted]

@@ -1,39 +1,81 @@
-"""Which predictors can run on a trace, and what the others lack."""
+"""Which predictors can run on a trace, and what the others lack.
+
+In: a trace, its routers and classes of predictors. Out: names of columns, and sentences. This module
+makes no predictor and reads no column.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tracekit.predictors import Predictor
+from tracekit.routing.blocks import ROUTING_COLUMNS, STEP_COLUMNS
 from tracekit.routing.routers import Routers
 from tracekit.trace import Trace
 from tracekit.trace.errors import UsageError
 
-_HOW = {
-    "gate_input": "record without --no-gate-inputs",
-    "embedding": "record without --no-gate-inputs",
-    "logits": "record without --no-logits",
+
+@dataclass(frozen=True)
+class NeededColumn:
+    """A column that predictors may need besides ``experts``.
+
+    Attributes
+    ----------
+    file : {"routing", "steps", "layers"}
+        Which Parquet file has it.
+    in_words : str
+        What it holds.
+    option : str or None
+        The option of ``tracekit record`` that leaves it out.
+    """
+
+    file: str
+    in_words: str
+    option: str | None = None
+
+
+NEEDED_COLUMNS = {
+    "weights": NeededColumn("routing", "weights"),
+    "logits": NeededColumn("routing", "router logits", "--no-logits"),
+    "gate_input": NeededColumn("routing", "gate inputs", "--no-gate-inputs"),
+    "token": NeededColumn("steps", "token ids"),
+    "embedding": NeededColumn("steps", "token embeddings", "--no-gate-inputs"),
+    "router_matrix": NeededColumn("layers", "router matrices"),
+    "norm_weight": NeededColumn("layers", "norm weights"),
 }
-_FILE = {"token": "steps", "embedding": "steps", "router_matrix": "layers", "norm_weight": "layers"}
+
+
+def columns_to_read(predictors: Sequence[Predictor], *optional: str) -> list[str]:
+    """Return the columns of routings and steps that `predictors` need, and `optional` ones."""
+    wanted = {*optional, *(column for p in predictors for column in p.needs)}
+    return [c for c in (*ROUTING_COLUMNS, *STEP_COLUMNS) if c in wanted]
 
 
 def missing_column(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
     """Return the first column that `cls` needs and `trace` has not, or None."""
-    for column in cls.needs:
-        kind = _FILE.get(column, "routing")
-        has = {"routing": trace.has, "steps": trace.has_steps, "layers": routers.has}[kind]
-        if not has(column):
-            return column
+    has = {"routing": trace.has, "steps": trace.has_steps, "layers": routers.has}
+    for name in cls.needs:
+        if name not in NEEDED_COLUMNS:
+            raise UsageError(
+                f"{cls.name} needs a column {name!r}, but predictors can need only "
+                f"{', '.join(NEEDED_COLUMNS)}."
+            )
+        if not has[NEEDED_COLUMNS[name].file](name):
+            return name
     return None
 
 
-def lacks(trace: Trace, names: Sequence[str], column: str) -> str:
+def missing_column_sentence(trace: Trace, names: Sequence[str], column: str) -> str:
     """Return the sentence that `trace` lacks `column`, which the predictors `names` need."""
-    how = _HOW.get(column, "`tracekit record` writes it")
-    if trace.facts.source != "recorded" and column in _HOW:
+    needed = NEEDED_COLUMNS[column]
+    how = "`tracekit record` writes it"
+    if needed.option and trace.facts.source == "recorded":
+        how = f"record without {needed.option}"
+    elif needed.option:
         how = "`tracekit record` writes it unless told not to"
     *others, last = names
     who = f"{', '.join(others)} and {last} need" if others else f"{last} needs"
     return (
-        f"{who} the column {column!r} of {_FILE.get(column, 'routing')}.parquet, which "
+        f"{who} the column {column!r} of {needed.file}.parquet, which "
         f"{trace.name} does not have: {how}."
     )
 
@@ -44,6 +86,7 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
     Raises
     ------
     UsageError
+        A horizon is less than 1, or reaches past the model.
     """
     for horizon in horizons:
         if horizon < 1:
@@ -55,11 +98,11 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
             )
 
 
-def check_usable(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
+def why_unusable(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
     """Return in one sentence why `cls` cannot run on `trace`, or None if it can."""
     column = missing_column(trace, routers, cls)
     if column:
-        return lacks(trace, [cls.name], column)
+        return missing_column_sentence(trace, [cls.name], column)
     if cls.has_horizon and routers.n_layers == 1:
         return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
     return None

@@ -10,9 +10,9 @@ MIN_UNITS = 4
 class Bootstrap:
     """Draws of the units of a trace, the same for every predictor: differences are paired.
 
-    Routings of neighbouring tokens are correlated, so single routings are never drawn: turns are,
-    where there are at least ten with something scored, else stretches of tokens. With fewer than
-    four of those there is no interval.
+    Routings of neighbouring tokens are correlated, so single routings are never drawn. Turns are
+    drawn where at least ten have something scored, else stretches of tokens. With fewer than four
+    stretches there is no interval.
 
     Parameters
     ----------
@@ -41,27 +41,27 @@ class Bootstrap:
         Parameters
         ----------
         hits, slots : int [U, C]
-            Of each unit, for C quantities drawn together.
+            Counts of each unit, for C quantities drawn together.
         against : int [U, C], optional
             Hits of another predictor on the same slots: the interval of the difference of the two.
         """
-        scored = slots.any(axis=1)
+        scored = np.asarray(slots.any(axis=1))
         none = np.full(slots.shape[1], np.nan)
         groups = self._groups(scored)
         if groups is None:
             return none, none.copy()
-        gained = hits if against is None else hits - against
+        hits_more = hits if against is None else hits - against
         n = int(groups.max()) + 1
         sums = np.zeros((2, n, slots.shape[1]))
-        np.add.at(sums[0], groups, gained[scored])
+        np.add.at(sums[0], groups, hits_more[scored])
         np.add.at(sums[1], groups, slots[scored])
         rng = np.random.default_rng(self._seed)
         rates = np.empty((DRAWS, slots.shape[1]))
         for start in range(0, DRAWS, 250):
-            drawn = rng.multinomial(n, np.full(n, 1 / n), size=250).astype(float)
-            of_slots = drawn @ sums[1]
+            times_drawn = rng.multinomial(n, np.full(n, 1 / n), size=250).astype(float)
+            of_slots = times_drawn @ sums[1]
             with np.errstate(invalid="ignore"):
-                rates[start : start + 250] = (drawn @ sums[0]) / of_slots
+                rates[start : start + 250] = (times_drawn @ sums[0]) / of_slots
         few = (sums[1] > 0).sum(axis=0) < MIN_UNITS
         low, high = np.nanquantile(np.where(few, 0, rates), [0.025, 0.975], axis=0)
         low[few] = high[few] = np.nan

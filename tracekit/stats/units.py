@@ -28,7 +28,7 @@ class Units:
 
     @classmethod
     def of(cls, turns: np.ndarray, lengths: np.ndarray) -> "Units":
-        """Cut turns of `lengths` decoded tokens into units, of few enough units to keep."""
+        """Cut turns of `lengths` decoded tokens into at most about `MAX_UNITS` units."""
         tokens = UNIT_TOKENS
         while (n := -(-lengths // tokens)).sum() > MAX_UNITS and tokens < lengths.max():
             tokens *= 2
@@ -43,7 +43,8 @@ class Units:
         """Return the unit of every decoded token of turns of `lengths`, int64, in their order."""
         first = np.array(list(self.first.values()))
         place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        return np.repeat(first, lengths) + place // self.tokens
+        unit: np.ndarray = np.repeat(first, lengths) + place // self.tokens
+        return unit
 
     def of_stretch(self, turn: int, start: int, count: int) -> np.ndarray:
         """Return the unit of each of `count` tokens of `turn` from its token `start` on, int64."""

@@ -20,6 +20,7 @@ from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
 from tracekit.studies.find import open_traces
 from tracekit.studies.spec import Run, Study, read_study
+from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace, UsageError
 
 # How long a fit took differs from run to run.
@@ -98,6 +99,16 @@ class StudyResult:
             "results": rows,
         }
 
+    def _repr_html_(self) -> str:
+        held = sum(verdict.holds for verdict in self.verdicts)
+        columns: list[Column[Verdict]] = [
+            Column("claim", lambda verdict: verdict.claim.says, left=True),
+            Column("figures", lambda verdict: verdict.summary, left=True),
+            Column("holds", lambda verdict: "yes" if verdict.holds else "no"),
+        ]
+        table = Table(columns, self.verdicts, title=self.study.title)
+        return as_html([table, f"{held} of {len(self.verdicts)} claims hold.", *self.notes])
+
 
 def sweep(
     study: str | Path | Study,
@@ -147,10 +158,10 @@ def sweep(
 def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
     """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
-        result = predict(
+        scored = predict(
             trace, run.predictors, run.horizon, run.named or None, per_layer=False, jobs=jobs
         )
-        return [(result.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), result.notes)]
+        return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}

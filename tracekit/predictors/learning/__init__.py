@@ -1,1 +1,1 @@
-"""What learned predictors are made of: regressions, counts, draws."""
+"""What are predictors made of? Ridge regressions, token counts, repeated selections, random numbers."""

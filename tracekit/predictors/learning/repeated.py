@@ -1,4 +1,4 @@
-"""Scores and weights of a guess that repeats a selection, for the predictors that do."""
+"""Scores and weights of a guess that repeats a selection made elsewhere."""
 
 import numpy as np
 
@@ -35,4 +35,5 @@ def weights_of(
     np.put_along_axis(dense, experts.astype(np.intp), weights, axis=1)
     found = np.take_along_axis(dense, named, axis=1)
     total = found.sum(axis=1, keepdims=True)
-    return np.divide(found, total, out=np.full_like(found, np.nan), where=total > 0)
+    shares: np.ndarray = np.divide(found, total, out=np.full_like(found, np.nan), where=total > 0)
+    return shares

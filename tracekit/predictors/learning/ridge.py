@@ -1,4 +1,4 @@
-"""Ridge regression from sums that add up, so that a trace larger than memory can be fitted."""
+"""Ridge regression from sums over rows, so that a trace larger than memory can be fitted."""
 
 from typing import Self
 
@@ -15,7 +15,7 @@ _SOLVING = 10**10
 
 
 class RidgeSums:
-    """Sums over rows of features x and targets y: all that a ridge regression needs.
+    """The sums over rows of features x and targets y that a ridge regression needs.
 
     Sums of separate rows add up, and those of held-out rows can be left out afterwards.
 
@@ -50,10 +50,11 @@ class RidgeSums:
     @property
     def feature_means(self) -> np.ndarray:
         """Mean of each feature, float32 [n_features]."""
-        return self._products[:-1, -1] / np.float32(self.rows)
+        means: np.ndarray = self._products[:-1, -1] / np.float32(self.rows)
+        return means
 
     def error(self, fit: Fit | None) -> float:
-        """Return the summed squared error of a fit on these rows; None: of always saying 0."""
+        """Return the summed squared error of a fit on these rows; without a fit, of predicting 0."""
         if fit is None:
             return self._squares
         w = np.concatenate([fit[0], fit[1][None]]).astype(np.float64)
@@ -89,17 +90,18 @@ def best_fit(one: RidgeSums, other: RidgeSums) -> Fit | None:
     Parameters
     ----------
     one, other : RidgeSums
-        Of rows that are apart, such as different turns. `one` then holds the sums of all.
+        Of different rows, such as different turns. `one` then holds the sums of all.
 
     Returns
     -------
     tuple of numpy.ndarray, or None
-        Coefficients and intercepts; None if saying 0 does better than every fit.
+        Coefficients and intercepts; None if predicting 0 does at least as well as every fit.
     """
-    errors = {None: one.error(None) + other.error(None)}
+    best, least = None, one.error(None) + other.error(None)
     for strength in STRENGTHS:
-        errors[strength] = other.error(one.solve(strength)) + one.error(other.solve(strength))
-    best = min(errors, key=errors.get)
+        error = other.error(one.solve(strength)) + one.error(other.solve(strength))
+        if error < least:
+            best, least = strength, error
     one += other
     return None if best is None else one.solve(best)
 
@@ -113,7 +115,7 @@ def affordable_groups(n_features: int, n_targets: int, n_fits: int, copies: int 
     n_fits : int
         Fits of a group, one for each layer.
     copies : int
-        Sums kept for each fit.
+        Sums in memory for each fit.
     """
     by_memory = _SUMS_BYTES // (4 * n_fits * copies * n_features * (n_features + n_targets))
     by_work = _SOLVING // (n_fits * n_features**3)

@@ -50,7 +50,7 @@ class TokenCounts:
             table.add(token[known], experts[known])
 
     def frequency(self, token: np.ndarray, layer: int, without: Collection[int]) -> np.ndarray:
-        """Return how often each expert is selected for each token, float32 [T, n_expert].
+        """Return how often each expert is selected for each token, float64 [T, n_expert].
 
         One pseudo-observation of the layer's overall popularity is mixed in, so that a token never
         seen gets just that.
@@ -72,11 +72,12 @@ class TokenCounts:
             popularity -= table.popularity[layer]
             tokens -= table.tokens
         mixed = counts + (popularity / max(tokens, 1)).astype(np.float32)
-        return mixed / (seen + 1).astype(np.float32)[:, None]
+        frequency: np.ndarray = mixed / (seen + 1).astype(np.float32)[:, None]
+        return frequency
 
 
 class _Table:
-    """Counts by token id; ids get their rows as they come."""
+    """Counts by token id; an id gets a row when it is first seen."""
 
     def __init__(self, n_layers: int, n_expert: int):
         self.n_rows = 0
@@ -131,7 +132,7 @@ class _Table:
 
 
 def _grown(array: np.ndarray, least: int, fill: int = 0) -> np.ndarray:
-    """Return `array` with room for `least` rows, and for as many again as it had."""
+    """Return `array` with room for at least `least` rows, and at least twice as many as before."""
     bigger = np.full((max(least, 2 * len(array)), *array.shape[1:]), fill, array.dtype)
     bigger[: len(array)] = array
     return bigger

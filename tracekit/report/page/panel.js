@@ -67,7 +67,7 @@ class Panel {
     if (aloud) {
       const spelt = found.piece === null ? "" : `, token “${shown(found.piece)}”`;
       const experts = slots.map((slot) => `${slot.expert} ${RESIDENCY[slot.state]}`).join(", ");
-      parts.said.textContent = `${parts.title.textContent}${spelt}. ${summary} Experts: ${experts}.`;
+      parts.spoken.textContent = `${parts.title.textContent}${spelt}. ${summary} Experts: ${experts}.`;
     }
   }
 

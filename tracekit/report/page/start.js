@@ -15,7 +15,7 @@
     piece: part("piece"),
     after: part("after"),
     rows: part("rows"),
-    said: part("said"),
+    spoken: part("spoken"),
   });
   const slider = part("token");
   const strip = new Strip(cells, part("strip"), (token) => board.pick(token, board.picked.layer));

@@ -1,0 +1,25 @@
+"""How every command opens a trace: read it, and say on stderr what its reader must know."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracekit.cli.console import Console
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
+
+def open_trace(path: Path, console: Console) -> "Trace":
+    """Open the trace or the file to import at `path`, and warn of what is wrong with it.
+
+    Raises
+    ------
+    TraceError
+        There is no such file, or it is not as it should be.
+    """
+    from tracekit.formats import open_any
+
+    trace = open_any(path)
+    for warning in trace.warnings:
+        console.warn(warning)
+    return trace

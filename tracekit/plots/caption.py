@@ -1,0 +1,35 @@
+"""What a picture is of: the names that tell pictures of two traces apart."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+
+from tracekit.formats import as_trace
+from tracekit.plots.style import GREY
+from tracekit.trace import Trace
+
+
+def caption(trace: Trace | str | Path) -> str:
+    """Return the names of the model and of the trace."""
+    trace = as_trace(trace)
+    names = (trace.facts.model.name, Path(trace.name).absolute().name)
+    return ", ".join(_shortened(name) for name in names)
+
+
+def _shortened(name: str, most: int = 60) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def add_caption(ax: Axes, text: str) -> None:
+    """Write in small type below the figure what it is of.
+
+    Parameters
+    ----------
+    ax : Axes
+        Of a figure that holds nothing else.
+    text : str
+        Such as what `caption` says.
+    """
+    # Fonts have no form for a line feed or a byte that is no text: it gets the mark for that.
+    text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    ax.figure.supxlabel(text, x=0.99, ha="right", fontsize="x-small", color=GREY, parse_math=False)
