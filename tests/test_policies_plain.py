@@ -130,7 +130,10 @@ ONES, SIZES = np.ones(6, np.int32), np.ones(6, np.int64)
         ([], "returned 0 cells instead of a list of 1 cells, one for each budget."),
         ([7], "returned 7 instead of a Cell."),
         ([Cell(1, ONES, SIZES)], "returned a cell of 1 bytes for a budget of 2."),
-        ([Cell(2, ONES[:3], SIZES)], "returned hits of shape (3,) instead of one number for each of 6 batches"),
+        (
+            [Cell(2, ONES[:3], SIZES)],
+            "returned hits of shape (3,) instead of one number for each of 6 batches",
+        ),
         (
             [Cell(2, ONES, SIZES, hit=ONES[:3] > 0)],
             "returned hit of shape (3,) instead of one number for each of 6 lookups.",
