@@ -144,6 +144,18 @@ def long_case() -> Case:
     return Case(Run(sizes={1: 2, 2: 3}, n_expert=6, top_k=2, passes=tuple(passes)), seed=1)
 
 
+def check_limit(answer, expected, exact):
+    """Hold a limit against schedules that can be run; brute force is in ``test_bounds``."""
+    for name in ("hits", "hits_decode"):
+        assert getattr(answer, name) >= getattr(expected, name)
+    for name in ("read_bytes", "read_bytes_decode"):
+        assert getattr(answer, name) <= getattr(expected, name)
+    if exact:
+        assert {field.name: getattr(answer, field.name) for field in fields(expected)} == vars(
+            expected
+        )
+
+
 def check_answers(name, case, params, budgets):
     """Compare what a policy answers at each budget with what its oracle does."""
     policy = load_policy(name, params)
@@ -152,8 +164,7 @@ def check_answers(name, case, params, budgets):
         expected = ORACLES[name].replay(case.loads, case.run.layer_sizes, budget, **params)
         assert answer.budget_bytes == budget
         if policy.gives_limits:
-            found = {field.name: getattr(answer, field.name) for field in fields(expected)}
-            assert found == vars(expected)
+            check_limit(answer, expected, exact=len(set(case.run.layer_sizes.values())) == 1)
         else:
             check_cell(answer, case.loads, expected)
 
