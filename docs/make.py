@@ -28,6 +28,9 @@ from tracekit.replaying import rows as replayed
 from tracekit.scoring import rows as scored
 
 HERE = Path(__file__).resolve().parent
+_IN_SHARES = (
+    "Each MoE layer keeps to an equal share of the budget, so all layers together may overrun it."
+)
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"
 
 _IN_WORDS = {
@@ -113,6 +116,7 @@ def policies() -> str:
                     f"## {cls.name}",
                     f"*{kind_of({flag: getattr(cls, flag) for flag in FLAGS})}* · {cls.summary}",
                     prose(cls),
+                    _IN_SHARES if cls.in_shares else "",
                     parameters(cls.Params),
                     columns(cls.counters, "counter"),
                 ),

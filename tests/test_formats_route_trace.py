@@ -96,13 +96,13 @@ def test_unknown_weights_are_nan_and_never_0(write):
     assert np.isnan(weights).sum() == 1
 
 
-def test_a_prompt_in_chunks_is_one_pass_in_layer_order(write):
+def test_a_prompt_in_chunks_is_a_pass_for_each_chunk(write):
     chunks = [r for step in (0, 1) for r in routing(0, 0, step, 1)]
     chunks += routing(0, 0, 1, 2) + routing(0, 0, 2, 1) + routing(0, 0, 2, 2)
     rows = open_any(write(text(chunks + turn(0)[8:]))).routing(["pass", "layer", "step"])
-    assert rows["pass"].tolist() == [0] * 5 + [1, 1, 2, 2]
-    assert rows["layer"].tolist()[:5] == [1, 1, 1, 2, 2]
-    assert rows["step"].tolist()[:5] == [0, 1, 2, 1, 2]
+    assert rows["pass"].tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert rows["layer"].tolist()[:5] == [1, 1, 2, 1, 2]
+    assert rows["step"].tolist()[:5] == [0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -221,8 +221,8 @@ BROKEN = {
         "{path}, line 7, column expert: '-1' is no whole number from 0 to 65535" + REPAIR,
     ),
     "negative step": (
-        field(0, "step", "-1"),
-        "{path}, line 7, column step: '-1' is no whole number from 0 to 2147483647" + REPAIR,
+        field(0, "step", "-2"),
+        "{path}, line 7, column step: '-2' is no whole number from 0 to 2147483647" + REPAIR,
     ),
     "huge step": (
         field(0, "step", "99999999999999999999"),

@@ -39,7 +39,7 @@ def paste(recipe: str, checkout: Path) -> list[Path]:
     found = re.findall(r"`([\w/]+\.py)`[^`]*:\n\n```python\n(.*?)```", recipe, re.DOTALL)
     for name, code in found:
         path = checkout / name
-        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        before = path.read_text(encoding="utf-8") + "\n\n" if path.exists() else ""
         path.write_text(before + code, encoding="utf-8")
     return [Path(name) for name, _ in found]
 

@@ -108,8 +108,8 @@ BAD = {
         "{t}/trace.json does not describe a trace: it names no tracekit schema.",
     ),
     "newer schema": (
-        lambda t: edit(t, schema="tracekit.trace/2"),
-        "{t}/trace.json has schema version 2, newer than the 1 that this tracekit reads; upgrade "
+        lambda t: edit(t, schema="tracekit.trace/3"),
+        "{t}/trace.json has schema version 3, newer than the 2 that this tracekit reads; upgrade "
         "tracekit.",
     ),
     "schema without a number": (
@@ -295,10 +295,10 @@ BAD = {
         "{t}/routing.parquet, row 5, column phase: pass 1 has phase 1 and 0; a pass belongs to "
         "one phase: number the passes anew.",
     ),
-    "decode pass of two tokens": (
+    "decode pass whose layers have other tokens": (
         lambda t: put(t, ROUTING, "step", 5, 4),
-        "{t}/routing.parquet, row 5, column step: decode pass 1 has steps 3 and 4; every decoded "
-        "token is a pass of its own: number the passes anew.",
+        "{t}/routing.parquet, row 4: the decode pass of turn 0, step 4 lacks layer 1, which other "
+        "passes route; rows are missing: record it again.",
     ),
     "decode pass lacks a layer": (
         lambda t: drop_rows(t, ROUTING, 7),
@@ -312,8 +312,8 @@ BAD = {
     ),
     "gap in the steps": (
         lambda t: drop_rows(t, STEPS, 1),
-        "{t}/steps.parquet, row 1, column step: turn 0 goes from step 0 to step 2; the steps of a "
-        "turn follow each other without a gap: rows are missing or doubled, record it again.",
+        "{t}/steps.parquet, row 1, column step: turn 0 goes from step 0 to step 2 within pass 0; "
+        "the steps of a pass follow each other: rows are missing or doubled, record it again.",
     ),
     "gap in the passes": (
         lambda t: drop_rows(t, STEPS, 5),

@@ -90,6 +90,9 @@ def scored(matrices, gate_input, experts, pool):
             start_in_turn=start,
             step=np.arange(start, stop, dtype=np.int32),
             experts=experts[start:stop],
+            kept=np.ones(stop - start, bool),
+            decode_pass=np.arange(start, stop),
+            previous_row=np.arange(stop - start) - 1,
             columns={"gate_input": gate_input[start:stop]},
         )
         score_parts([(predictor, tally, block)], units, pool)

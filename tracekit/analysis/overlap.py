@@ -44,7 +44,7 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
     if max_lag < 1:
         raise UsageError(f"The largest lag must be 1 or more, not {max_lag}.")
     trace = as_trace(trace)
-    grid = decode_grid(trace)
+    grid = decode_grid(trace, kept_only=True)
     sets = _bit_sets(grid, trace.n_expert)
     pairs = []
     for lag in range(1, min(max_lag, grid.n_tokens - 1) + 1):

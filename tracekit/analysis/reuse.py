@@ -79,7 +79,7 @@ def reuse_distance(
 
 
 def _in_tokens(trace: Trace) -> pd.DataFrame:
-    grid = decode_grid(trace)
+    grid = decode_grid(trace, kept_only=True)
     gaps = token_gaps(grid.experts, trace.n_expert).counts.sum(axis=0)
     edges = np.unique(np.geomspace(1, max(2, grid.n_tokens), BINS + 1).round().astype(np.int64))
     within = np.cumsum(gaps)[np.minimum(edges, grid.n_tokens - 1)]

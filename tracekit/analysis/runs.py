@@ -146,7 +146,7 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             "name a policy to replay."
         )
     routing = decode_rows(trace, ["turn", "pass", "step", "layer"])
-    states = recorded_decode_states(trace)
+    states = recorded_decode_states(trace, lookups_only=True)
     found = {
         name: (states == code).sum(axis=1)
         for name, code in (("hits", HIT), ("misses", MISS), ("prefetched", PREFETCHED))

@@ -141,7 +141,7 @@ def policies_and_predictors(incomplete: str) -> Choices:
 
 
 def kinds(incomplete: str) -> Choices:
-    """Complete a kind of plot."""
+    """Complete the kind of a plot."""
     return _matching(_kinds_of_plot(), incomplete)
 
 

@@ -58,11 +58,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "model", _model(facts["model"])
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
-    yield (
-        "tokens",
-        f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
-        f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}",
-    )
+    yield "tokens", _tokens(facts)
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -76,6 +72,23 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "carries", ", ".join(carried) or "-"
     yield "lacks", ", ".join(name for name in _WORTH_HAVING if name not in carried) or "-"
     yield "digest", f"sha256 {facts['digest']}"
+
+
+def _tokens(facts: Facts) -> str:
+    text = (
+        f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
+        f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}"
+    )
+    decoded = facts["tokens_decode"] + facts["tokens_rejected"]
+    if decoded > facts["passes_decode"]:
+        each = decoded / facts["passes_decode"]
+        text += (
+            f"; {each:.2f} tokens per decode pass, "
+            f"{counted(facts['tokens_rejected'], 'drafted token')} rejected"
+        )
+    if facts["tokens_cancelled"]:
+        text += f"; {counted(facts['tokens_cancelled'], 'prompt token')} cancelled"
+    return text
 
 
 def _model(model: Facts) -> str:

@@ -34,7 +34,7 @@ KindArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="KIND",
-        help="What to draw; see --list.",
+        help="What to draw; --list names the kinds.",
         show_default=False,
         autocompletion=completion.kinds,
     ),
@@ -60,8 +60,8 @@ def plot(
             "-o",
             "--output",
             metavar="FILE",
-            help="Where to draw, by its ending: .png, .svg, .pdf; "
-            "or .csv, .parquet for the numbers behind the picture.",
+            help="The file to write: .png, .svg or .pdf for the picture, .csv or .parquet for the "
+            "numbers behind it.",
         ),
     ] = None,
     list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and exit.")] = False,
@@ -89,22 +89,26 @@ def plot(
         list[str] | None,
         typer.Option(
             metavar="NAME.FIELD=VALUE[,VALUE…]",
-            help="A parameter of a policy that is drawn; several values are several variants.",
+            help="A parameter of a policy to draw. Several values draw the policy once for each.",
         ),
     ] = None,
     horizon: Annotated[
-        list[str] | None, typer.Option(metavar="N[,N…]", help="Layers ahead to draw.")
+        list[str] | None,
+        typer.Option(metavar="N[,N…]", help="How many MoE layers ahead the predictors look."),
     ] = None,
     named: Annotated[
-        list[str] | None, typer.Option(metavar="M[,M…]", help="How many experts are named.")
+        list[str] | None,
+        typer.Option(metavar="M[,M…]", help="How many experts the predictors name."),
     ] = None,
-    dpi: Annotated[int, typer.Option(min=30, max=1200, help="Dots per inch of a .png.")] = 150,
+    dpi: Annotated[
+        int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
+    ] = 150,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw one picture of a trace."""
+    """Draw one picture of a trace, or write its numbers."""
     if list_kinds:
         _print_kinds()
         return

@@ -52,9 +52,9 @@ def report(
     force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Write one self-contained page: figures, tables, plots, and a matrix to browse.
+    """Write one page with figures, tables and plots.
 
-    The page needs no network and no other file.
+    The page also has a matrix of every token at every layer. It needs no network and no other file.
     """
     console = Console(quiet)
     check_file(output, force, [trace])

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from tracekit.formats.base import Format, read_bytes, register
+from tracekit.formats.passes_in_order import number_passes, steps_within_passes
 from tracekit.formats.route_trace_preamble import MAGIC, Preamble, parse_preamble
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.checks import Arrays
@@ -140,7 +141,10 @@ class _Rows:
         if any(table[name].null_count for name in table.column_names if name != "weight"):
             raise self._broken("a number is missing")
         values = {name: to_numpy(table[name], np.nan) for name in table.column_names}
-        if any((values[name] < 0).any() for name in PLACE):
+        unknown_step = (values["step"] == -1) & (values["phase"] != DECODE)
+        if (values["step"][~unknown_step] < 0).any() or any(
+            (values[name] < 0).any() for name in ("turn", "layer")
+        ):
             raise self._broken("a number is negative")
         return values
 
@@ -174,6 +178,8 @@ class _Rows:
             arrow_type = TYPES.get(name)
             if arrow_type is None:
                 continue
+            if name == "step" and value.strip() == b"-1" and self._is_prompt(fields):
+                continue
             shown = value.decode("utf-8", "replace")[:40]
             if arrow_type == pa.float32():
                 if value.strip().decode("utf-8", "replace") in UNKNOWN or NUMBER.fullmatch(value):
@@ -184,6 +190,9 @@ class _Rows:
                 return f", column {name}: {shown!r} is no whole number from 0 to {largest}"
         return None
 
+    def _is_prompt(self, fields: list[bytes]) -> bool:
+        return fields[self.columns.index("phase")].strip() == b"0"
+
 
 def _trace(rows: _Rows, preamble: Preamble) -> Trace:
     k = preamble.facts.model.top_k
@@ -193,7 +202,8 @@ def _trace(rows: _Rows, preamble: Preamble) -> Trace:
     if n_whole == 0:
         raise TraceError(f"{rows.path} holds no whole routing; record it again.")
     place = {name: np.ascontiguousarray(values[name][: n_whole * k : k]) for name in PLACE}
-    passes, order = _number_passes(place)
+    passes, order = number_passes(place)
+    place["step"] = steps_within_passes(place, passes, order)
     columns = place | {
         name: values[source][: n_whole * k].reshape(n_whole, k)
         for name, source in LISTS.items()
@@ -255,32 +265,11 @@ def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:
     return n_whole
 
 
-def _number_passes(place: Arrays) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return passes numbered from 0, and the order that sorts by (pass, layer, step).
-
-    Returns
-    -------
-    passes : int32 [n]
-        Of the routings in that order.
-    order : int64 [n] or None
-        Where each routing stands in the file; None if they are in order already.
-    """
-    decode = place["phase"] == DECODE
-    run = np.where(decode, place["step"].astype(np.int64) + 1, 0)
-    run |= place["turn"].astype(np.int64) << 32
-    inside = place["layer"].astype(np.int64) << 32 | place["step"]
-    ahead = np.diff(run)
-    order = None
-    if ((ahead < 0) | ((ahead == 0) & (np.diff(inside) < 0))).any():
-        order = np.lexsort((inside, run))
-        ahead = np.diff(run[order])
-    passes = np.concatenate(([0], np.cumsum(ahead != 0))).astype(np.int32)
-    return passes, order
-
-
 def _last_pass_is_whole(place: Arrays) -> bool:
-    """Say whether the last decoded token has all its layers; of a prefill that is not known."""
+    """Say whether the last decode pass has all its layers; of a prefill that is not known."""
     if place["phase"][-1] != DECODE:
         return True
-    routed = np.count_nonzero(np.bincount(place["layer"]))
-    return bool(np.count_nonzero(place["pass"] == place["pass"][-1]) == routed)
+    layers = place["layer"][place["pass"] == place["pass"][-1]]
+    n_tokens = np.count_nonzero(layers == layers[0])
+    n_routed = np.count_nonzero(np.bincount(place["layer"]))
+    return bool(len(layers) == n_tokens * n_routed)

@@ -269,7 +269,7 @@ class Policy(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    Params: ClassVar[type] = NoParams
+    Params: ClassVar[type[Any]] = NoParams
     offline: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False
     needs_predictor: ClassVar[bool] = False

@@ -66,12 +66,15 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     training.teach([entry])
     n_expert, k, n_layers = predictor.routers.n_expert, trace.top_k, len(trace.moe_layers)
     batch = np.flatnonzero(batches.phase == DECODE).reshape(-1, n_layers)
-    keys = np.full((len(batches), k), -1, np.int32)
-    weights: np.ndarray | None = np.full((len(batches), k), np.nan, np.float32)
+    # Tokens that are verified together each have k guesses: the best of each token come first.
+    most = trace.most_decoded_at_once
+    keys = np.full((len(batches), k * most), -1, np.int32)
+    weights: np.ndarray | None = np.full((len(batches), k * most), np.nan, np.float32)
     for _, (part,) in unseen_parts(trace, [entry], training):
         if part is None:
             continue
-        token = part.start + np.arange(len(part))
+        place = np.arange(len(part)) - np.searchsorted(part.decode_pass, part.decode_pass)
+        columns = place[:, None] + most * np.arange(k)
         for layer in range(n_layers):
             # Layer 0 is guessed after the last layer of the token before, if there is one.
             among = part.has_previous if layer == 0 else None
@@ -79,15 +82,17 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
             if ranking is None:
                 continue
             named = name_best(ranking.order, k)
-            after = batch[token - 1, -1] if layer == 0 else batch[token, layer - 1]
-            after, ranked = after[ranking.tokens], ranking.tokens
+            of_pass = part.decode_pass
+            after = batch[of_pass - 1, -1] if layer == 0 else batch[of_pass, layer - 1]
+            ranked = ranking.tokens
+            at = after[ranked][:, None], columns[ranked]
             none = named < 0
-            keys[after] = np.where(none, -1, layer * n_expert + named)[ranked]
+            keys[at] = np.where(none, -1, layer * n_expert + named)[ranked]
             predicted = predictor.weights(part, layer, ranking.scores, np.maximum(named, 0))
             if predicted is None:
                 weights = None
             elif weights is not None:
-                weights[after] = np.where(none, np.nan, predicted)[ranked]
+                weights[at] = np.where(none, np.nan, predicted)[ranked]
     return Guesses(keys, weights)
 
 

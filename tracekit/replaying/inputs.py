@@ -82,8 +82,14 @@ def inputs_of(
     UsageError
         The policy needs a predictor, and its parameters do not name one.
     MissingDataError
-        The trace lacks a column that the predictor needs.
+        The trace lacks a column that the predictor needs, or the policy leaves experts out and the
+        trace has decode passes of several tokens.
     """
+    if policy.lossy and trace.most_decoded_at_once > 1:
+        raise MissingDataError(
+            f"{policy.name} leaves experts out token by token, and {trace.name} has decode passes "
+            f"of up to {trace.most_decoded_at_once} tokens, whose experts are loaded together."
+        )
     if not policy.needs_predictor:
         return batches
     if not (hasattr(policy.params, "predictor") and hasattr(policy.params, "horizon")):

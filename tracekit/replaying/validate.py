@@ -6,7 +6,8 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Cell, Policy
 from tracekit.replaying.rows import Validation
-from tracekit.routing.residency import DROPPED, UNKNOWN, recorded_decode_states
+from tracekit.replaying.slots import first_slots, lookup_of_slots
+from tracekit.routing.residency import UNKNOWN, recorded_states
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE, MISS
 
@@ -46,6 +47,8 @@ class Recorded:
 def recorded_residency(trace: Trace, batches: Batches) -> Recorded:
     """Read the residency of the decode lookups of `trace`.
 
+    Several tokens of a pass may select one expert; its lookup is that of the first of them.
+
     Raises
     ------
     UsageError
@@ -56,9 +59,7 @@ def recorded_residency(trace: Trace, batches: Batches) -> Recorded:
             f"{trace.name} carries no residency, so a replay cannot be validated against it; "
             "record with a streaming cache to have it."
         )
-    states = recorded_decode_states(trace)
-    # A decode batch is one routing: its lookups are the slots that were not dropped, in order.
-    states = states[states != DROPPED]
-    lookups = np.flatnonzero(np.repeat(batches.phase == DECODE, batches.lookups))
-    known = states != UNKNOWN
-    return Recorded(lookups[known], states[known] != MISS)
+    states = recorded_states(trace).ravel()[first_slots(lookup_of_slots(trace, batches))]
+    decode = np.repeat(batches.phase == DECODE, batches.lookups)
+    known = np.flatnonzero(decode & (states != UNKNOWN))
+    return Recorded(known, states[known] != MISS)

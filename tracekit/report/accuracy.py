@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
@@ -31,13 +30,26 @@ ADVICE = "what acting on it does to hits and read bytes stands below"
 
 
 @dataclass(frozen=True)
+class PredictorTexts:
+    """The texts of a predictor; `share` is the fraction behind its bar."""
+
+    name: str
+    share: float | None
+    slot_accuracy: str
+    interval: str
+    exact_rate: str
+    routings: str
+    unscored: str
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """How well each predictor named the routing, in figures, sentences and data of plots.
 
     Attributes
     ----------
-    rows : list of dict
-        Texts of the table, one dict per predictor; `share` is the fraction behind its bar.
+    rows : list of PredictorTexts
+        The table.
     sentences : list of str
         What the figures say.
     notes : list of str
@@ -52,7 +64,7 @@ class Accuracy:
         Why nothing was scored.
     """
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[PredictorTexts] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     alarm: list[str] = field(default_factory=list)
@@ -128,14 +140,14 @@ def _why_not_scored(
     return None
 
 
-def _texts(row: Row) -> dict[str, Any]:
+def _texts(row: Row) -> PredictorTexts:
     interval = row.ci95
-    return {
-        "name": row.label,
-        "share": row.slot_accuracy,
-        "slot_accuracy": percent(row.slot_accuracy),
-        "interval": f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}" if interval else NONE,
-        "exact_rate": percent(row.exact_rate),
-        "routings": f"{row.routings:,}",
-        "unscored": f"{row.unscored:,}",
-    }
+    return PredictorTexts(
+        name=row.label,
+        share=row.slot_accuracy,
+        slot_accuracy=percent(row.slot_accuracy),
+        interval=f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}" if interval else NONE,
+        exact_rate=percent(row.exact_rate),
+        routings=f"{row.routings:,}",
+        unscored=f"{row.unscored:,}",
+    )

@@ -11,9 +11,10 @@ from tracekit.figures import NONE, settings
 from tracekit.policies import POLICIES, Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.replaying.rows import Row
+from tracekit.replaying.slots import lookup_of_slots
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
-from tracekit.routing.grid import DecodeGrid, decode_grid, dropped_slots
+from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -215,8 +216,8 @@ def _replayed_views(trace: Trace, grid: DecodeGrid, runs: Sequence[Row]) -> Iter
     UsageError
         A policy does not say which lookups hit.
     """
-    dropped = dropped_slots(trace, grid)
     batches = build_batches(trace)
+    lookups = lookup_of_slots(trace, batches)[decode_order(trace)].reshape(grid.experts.shape)
     shared: dict[tuple[str, int], Batches] = {}
     for row in runs:
         policy = row.replayed
@@ -228,4 +229,4 @@ def _replayed_views(trace: Trace, grid: DecodeGrid, runs: Sequence[Row]) -> Iter
                 "leave it out."
             )
         name = f"{policy.name} {_params(policy)}".rstrip()
-        yield replayed_view(batches, cell.hit, dropped, name, f"{name}, {mib(row.cache_bytes)}")
+        yield replayed_view(lookups, cell.hit, name, f"{name}, {mib(row.cache_bytes)}")

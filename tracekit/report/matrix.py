@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.policies.base import Batches
+from tracekit.replaying.slots import DROPPED
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_weights
 from tracekit.routing.residency import recorded_decode_states
 from tracekit.trace import Trace
@@ -80,22 +80,18 @@ def recorded_view(trace: Trace, grid: DecodeGrid, label: str) -> View:
     return View("the engine", label, states)
 
 
-def replayed_view(
-    batches: Batches, hit: np.ndarray, dropped: np.ndarray, group: str, label: str
-) -> View:
+def replayed_view(lookups: np.ndarray, hit: np.ndarray, group: str, label: str) -> View:
     """Return the residency that a replay gives.
 
     Parameters
     ----------
-    batches : Batches
+    lookups : int64 [T, L, k]
+        The lookup of each slot, from `lookup_of_slots`; `DROPPED` of a slot that had none.
     hit : bool [N]
-        Of each lookup of `batches`.
-    dropped : bool [T, L, k]
-        Slots that were not looked up; the others stand in `batches` in the same order.
+        Of each lookup.
     """
-    decode = np.repeat(batches.phase == DECODE, batches.lookups)
-    states = np.full(dropped.shape, NOT_LOOKED_UP, np.uint8)
-    states[~dropped] = hit[decode]  # a miss is 0 and a hit 1 in a trace, too
+    # A miss is 0 and a hit 1 in a trace, too.
+    states = np.where(lookups == DROPPED, np.uint8(NOT_LOOKED_UP), hit[lookups].astype(np.uint8))
     return View(group, label, states)
 
 

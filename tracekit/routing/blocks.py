@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError, UsageError
+from tracekit.trace.passes import by_token
 from tracekit.trace.schema import DECODE
 
 ROUTING_COLUMNS = ("weights", "logits", "gate_input")
@@ -38,6 +39,15 @@ class Block:
         The columns that were asked for, by name; each is also an attribute of that name.
     before : Block or None
         The last token of the turn before this block (T = 1); None at the turn's start.
+    kept : bool [T]
+        False of a drafted token that was rejected.
+    decode_pass : int64 [T]
+        The place of each token's pass among all decode passes of the trace.
+    previous_row : int64 [T]
+        The last token of the turn that stayed and whose pass ended before the pass of each token
+        began: its row in the block, or -1 for `before`. Of a pass of one token that is the token
+        before; of the tokens that are verified together it is one and the same, since none of them
+        is known before the others.
     """
 
     turn: int
@@ -45,6 +55,9 @@ class Block:
     start_in_turn: int
     step: np.ndarray
     experts: np.ndarray
+    kept: np.ndarray
+    decode_pass: np.ndarray
+    previous_row: np.ndarray
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     before: "Block | None" = None
 
@@ -95,13 +108,14 @@ class Block:
 
     @property
     def has_previous(self) -> np.ndarray:
-        """Which tokens follow another decoded token of their turn, bool [T]."""
-        follows = np.ones(len(self), bool)
-        follows[:1] = self.before is not None
+        """Which tokens follow a decoded token of their turn that is known in time, bool [T]."""
+        follows: np.ndarray = (self.previous_row >= 0) | (self.before is not None)
         return follows
 
     def previous(self, column: str, layer: int) -> np.ndarray:
-        """Return a column of the token before each token, [T, …]; row 0 is zeros at a turn's start.
+        """Return a column of the token before each token, [T, …]; zeros where there is none.
+
+        The token before is that of `previous_row`.
 
         Parameters
         ----------
@@ -110,34 +124,48 @@ class Block:
             Index among the MoE layers.
         """
         values = self.column(column)[:, layer]
-        shifted = np.empty_like(values)
-        shifted[1:] = values[:-1]
-        shifted[:1] = 0 if self.before is None else self.before.column(column)[:, layer]
-        return shifted
+        previous: np.ndarray = values[self.previous_row]
+        previous[self.previous_row < 0] = (
+            0 if self.before is None else self.before.column(column)[:, layer]
+        )
+        return previous
 
     def cut(self, start: int, stop: int) -> "Block":
         """Return tokens `start` to `stop` as a block of their own."""
         if (start, stop) == (0, len(self)):
             return self
+        previous_row = self.previous_row[start:stop] - start
+        # All rows that look before the cut look at one token: they are of the pass that it cuts.
+        row = int(self.previous_row[start]) if start < len(self) else -1
         return Block(
             self.turn,
             self.start + start,
             self.start_in_turn + start,
             self.step[start:stop],
             self.experts[start:stop],
+            self.kept[start:stop],
+            self.decode_pass[start:stop],
+            np.maximum(previous_row, -1),
             {name: values[start:stop] for name, values in self.columns.items()},
-            before=self.cut(start - 1, start) if start else self.before,
+            before=self.cut(row, row + 1) if row >= 0 else self.before,
         )
 
-    def last_token(self) -> "Block":
-        """Return a copy of the last token, so that the memory of the block can be released."""
+    def last_token(self) -> "Block | None":
+        """Return a copy of the last token that stayed, so that the block's memory can be released."""
+        rows = np.flatnonzero(self.kept)
+        if not len(rows):
+            return self.before
+        last = slice(int(rows[-1]), int(rows[-1]) + 1)
         return Block(
             self.turn,
-            self.start + len(self) - 1,
-            self.start_in_turn + len(self) - 1,
-            self.step[-1:].copy(),
-            self.experts[-1:].copy(),
-            {name: values[-1:].copy() for name, values in self.columns.items()},
+            self.start + last.start,
+            self.start_in_turn + last.start,
+            self.step[last].copy(),
+            self.experts[last].copy(),
+            self.kept[last].copy(),
+            self.decode_pass[last].copy(),
+            np.full(1, -1),
+            {name: values[last].copy() for name, values in self.columns.items()},
         )
 
 
@@ -162,29 +190,69 @@ def decode_blocks(
     n_layers = len(trace.moe_layers)
     of_routing = [c for c in columns if c in ROUTING_COLUMNS]
     steps = _Steps(trace, [c for c in columns if c in STEP_COLUMNS])
-    start, start_in_turn = 0, 0
+    kept = trace.kept[trace.steps(["phase"])["phase"] == DECODE]
+    start, start_in_turn, n_passes = 0, 0, 0
     turn: int | None = None
     before: Block | None = None
-    for rows in trace.iter_routing(["turn", "step", "experts", *of_routing], phase=DECODE):
+    for rows in trace.iter_routing(["turn", "pass", "step", "experts", *of_routing], phase=DECODE):
+        order = by_token(rows["pass"], rows["step"])
         # A decoded token has every MoE layer, in order: its rows form a grid.
-        grid = {name: v.reshape(-1, n_layers, *v.shape[1:]) for name, v in rows.items()}
+        grid = {
+            name: (v if order is None else v[order]).reshape(-1, n_layers, *v.shape[1:])
+            for name, v in rows.items()
+        }
         turns = grid.pop("turn")[:, 0]
         step = grid.pop("step")[:, 0]
+        passes = grid.pop("pass")[:, 0]
+        decode_pass = n_passes + np.cumsum(np.diff(passes, prepend=passes[:1]) != 0)
+        n_passes = int(decode_pass[-1]) + 1
         edges = (np.flatnonzero(np.diff(turns)) + 1).tolist()
         for first, last in zip([0, *edges], [*edges, len(turns)], strict=True):
             this_turn = int(turns[first])
             if this_turn != turn:
                 turn, start_in_turn, before = this_turn, 0, None
-            for a in range(first, last, tokens):
-                b = min(a + tokens, last)
+            for a, b in _between_passes(passes, first, last, tokens):
                 part = {name: values[a:b] for name, values in grid.items()}
                 part |= steps.read(start, this_turn, step[a:b])
                 experts = part.pop("experts")
-                block = Block(this_turn, start, start_in_turn, step[a:b], experts, part, before)
+                stayed = kept[start : start + b - a]
+                previous_row = _previous_rows(passes[a:b], stayed)
+                block = Block(
+                    this_turn,
+                    start,
+                    start_in_turn,
+                    step[a:b],
+                    experts,
+                    stayed,
+                    decode_pass[a:b],
+                    previous_row,
+                    part,
+                    before,
+                )
                 yield block
                 start += len(block)
                 start_in_turn += len(block)
                 before = block.last_token()
+
+
+def _between_passes(
+    passes: np.ndarray, first: int, last: int, tokens: int
+) -> Iterator[tuple[int, int]]:
+    """Cut tokens `first` to `last` into stretches of about `tokens` tokens, never inside a pass."""
+    while first < last:
+        end = min(first + tokens, last)
+        if end < last:
+            end = int(np.searchsorted(passes[:last], passes[end - 1], side="right"))
+        yield first, end
+        first = end
+
+
+def _previous_rows(passes: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return for each token the last row that stayed of the passes before its own, or -1."""
+    rows = np.arange(len(passes))
+    last_kept = np.maximum.accumulate(np.where(kept, rows, -1))
+    start = np.searchsorted(passes, passes, side="left")
+    return np.where(start > 0, last_kept[start - 1], -1)
 
 
 class _Steps:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.trace import Trace, TraceError
+from tracekit.trace.passes import by_token
 from tracekit.trace.schema import DECODE
 
 
@@ -19,7 +20,8 @@ class DecodeGrid:
     Attributes
     ----------
     turn, step : int32 [T]
-        The turn and the absolute context position of each token, in the order they ran.
+        The turn and the absolute context position of each token, in the order they ran. Tokens of
+        one pass stand by step; a drafted token that was rejected is one of them.
     layer : int16 [L]
         The model's own number of each MoE layer.
     experts : uint16 [T, L, k]
@@ -47,8 +49,14 @@ class DecodeGrid:
         return int(self.experts.shape[2])
 
 
-def decode_grid(trace: Trace) -> DecodeGrid:
+def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
     """Read the decode routings of `trace` as a grid.
+
+    Parameters
+    ----------
+    trace : Trace
+    kept_only : bool
+        Leave out drafted tokens that were rejected.
 
     Raises
     ------
@@ -62,11 +70,14 @@ def decode_grid(trace: Trace) -> DecodeGrid:
             f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
         )
     shape = (-1, len(layers))
+    which: np.ndarray | slice = slice(None)
+    if kept_only:
+        which = trace.kept[trace.steps(["phase"])["phase"] == DECODE]
     return DecodeGrid(
-        turn=rows["turn"].reshape(shape)[:, 0],
-        step=rows["step"].reshape(shape)[:, 0],
+        turn=rows["turn"].reshape(shape)[which, 0],
+        step=rows["step"].reshape(shape)[which, 0],
         layer=layers,
-        experts=rows["experts"].reshape(*shape, rows["experts"].shape[1]),
+        experts=rows["experts"].reshape(*shape, rows["experts"].shape[1])[which],
     )
 
 
@@ -75,16 +86,15 @@ def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:
     return decode_rows(trace, ["weights"])["weights"].reshape(grid.experts.shape)
 
 
-def dropped_slots(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Say which slots of `grid`, the grid of `trace`, were recorded as dropped, bool [T, L, k]."""
-    if not trace.has("dropped"):
-        return np.zeros(grid.experts.shape, bool)
-    dropped: np.ndarray = decode_rows(trace, ["dropped"])["dropped"] == 1
-    return dropped.reshape(grid.experts.shape)
+def decode_order(trace: Trace) -> np.ndarray:
+    """Return the rows of the decode routings token by token, int64 [T * L]."""
+    routing = trace.routing(["phase", "pass", "step"])
+    decode = np.flatnonzero(routing["phase"] == DECODE)
+    order = by_token(routing["pass"][decode], routing["step"][decode])
+    return decode if order is None else decode[order]
 
 
 def decode_rows(trace: Trace, columns: Sequence[str]) -> dict[str, np.ndarray]:
-    """Read `columns` of the decode routings of `trace`, one row a routing."""
-    routing = trace.routing(["phase", *columns])
-    decode = routing["phase"] == DECODE
-    return {name: routing[name][decode] for name in columns}
+    """Read `columns` of the decode routings of `trace`, one row a routing, token by token."""
+    routing, rows = trace.routing(columns), decode_order(trace)
+    return {name: routing[name][rows] for name in columns}

@@ -2,12 +2,13 @@
 
 import numpy as np
 
+from tracekit.routing.grid import decode_order
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
-# Two more codes beside those of a trace. A dropped expert was never looked up. For an unknown one
-# the trace does not say what the lookup found.
-DROPPED, UNKNOWN = 254, 255
+# More codes beside those of a trace. A dropped expert was never looked up. For an unknown one the
+# trace does not say what the lookup found. A repeated one had its lookup for an earlier token.
+REPEATED, DROPPED, UNKNOWN = 253, 254, 255
 
 
 def recorded_states(trace: Trace) -> np.ndarray:
@@ -30,10 +31,34 @@ def recorded_states(trace: Trace) -> np.ndarray:
     return states
 
 
-def recorded_decode_states(trace: Trace) -> np.ndarray:
-    """Return `recorded_states` of the decode routings only."""
-    decode: np.ndarray = recorded_states(trace)[trace.routing(["phase"])["phase"] == DECODE]
+def recorded_decode_states(trace: Trace, lookups_only: bool = False) -> np.ndarray:
+    """Return `recorded_states` of the decode routings, in the order of `decode_rows`: by token.
+
+    Parameters
+    ----------
+    trace : Trace
+    lookups_only : bool
+        An expert that an earlier token of the pass has asked for is `REPEATED`.
+    """
+    states = recorded_states(trace)
+    if lookups_only:
+        states = _first_only(trace, states)
+    decode: np.ndarray = states[decode_order(trace)]
     return decode
+
+
+def _first_only(trace: Trace, states: np.ndarray) -> np.ndarray:
+    """Return `states` with `REPEATED` for an expert that its batch was asked for before."""
+    rows = trace.routing(["pass", "layer", "experts"])
+    row, slot = np.nonzero(states <= PREFETCHED)
+    batch = rows["pass"][row].astype(np.int64) * trace.n_layer + rows["layer"][row]
+    key = batch * trace.n_expert + rows["experts"][row, slot]
+    first = np.unique(key, return_index=True)[1]
+    repeated = np.ones(len(row), np.bool_)
+    repeated[first] = False
+    states = states.copy()
+    states[row[repeated], slot[repeated]] = REPEATED
+    return states
 
 
 def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
@@ -45,20 +70,13 @@ def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
     if not trace.has("residency"):
         names = ("lookups", "lookups_decode", "hit_rate_cumulative", "hit_rate_decode")
         return {f"recorded_{name}": None for name in names}
-    rows = trace.routing(["pass", "phase", "layer", "experts"])
-    states = recorded_states(trace)
+    states = _first_only(trace, recorded_states(trace))
     looked_up = states <= PREFETCHED
     resident = looked_up & (states != MISS)
-    decode = rows["phase"] == DECODE
+    decode = trace.routing(["phase"])["phase"] == DECODE
+    lookups, hits = int(np.count_nonzero(looked_up)), int(np.count_nonzero(resident))
     lookups_decode = int(np.count_nonzero(looked_up[decode]))
     hits_decode = int(np.count_nonzero(resident[decode]))
-    # All experts of a decoded token are distinct; only a prefill asks for one again.
-    row, slot = np.nonzero(looked_up & ~decode[:, None])
-    key = rows["pass"][row].astype(np.int64) * trace.n_layer + rows["layer"][row]
-    key = key * trace.n_expert + rows["experts"][row, slot]
-    first = np.unique(key, return_index=True)[1]
-    lookups = lookups_decode + len(first)
-    hits = hits_decode + int(np.count_nonzero(resident[row[first], slot[first]]))
     return {
         "recorded_lookups": lookups,
         "recorded_lookups_decode": lookups_decode,

@@ -24,6 +24,7 @@ NULLS: dict[str, Any] = {
     "dropped": 255,
     "logits": np.nan,
     "gate_input": np.nan,
+    "kept": True,
     "token": -1,
     "wall_ms": np.nan,
     "io_ms": np.nan,
@@ -38,6 +39,7 @@ NULLS: dict[str, Any] = {
 
 # The types of all columns that a trace can have.
 _NUMPY_TYPES: dict[pa.DataType, np.dtype] = {
+    pa.bool_(): np.dtype(np.bool_),
     pa.uint8(): np.dtype(np.uint8),
     pa.uint16(): np.dtype(np.uint16),
     pa.int16(): np.dtype(np.int16),
@@ -65,6 +67,11 @@ def valid_mask(array: pa.Array) -> np.ndarray:
     bits = array.buffers()[0]
     if array.null_count == 0 or bits is None:
         return np.ones(len(array), dtype=bool)
+    return _unpacked(bits, array)
+
+
+def _unpacked(bits: pa.Buffer, array: pa.Array) -> np.ndarray:
+    """Return the bits of `array`'s elements, bool [n]; Arrow packs eight to a byte."""
     first = array.offset // 8
     last = (array.offset + len(array) + 7) // 8
     packed = np.frombuffer(bits, np.uint8)[first:last]
@@ -77,6 +84,8 @@ def _primitive(array: pa.Array, null: Any) -> np.ndarray:
     dtype = numpy_type(array.type)
     if len(array) == 0:
         return np.empty(0, dtype)
+    if dtype == np.bool_:
+        return np.where(valid_mask(array), _unpacked(array.buffers()[1], array), bool(null))
     values = np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
     if array.null_count:
         values = np.where(valid_mask(array), values, dtype.type(null))
@@ -250,6 +259,8 @@ def from_numpy(
     array = np.ascontiguousarray(values, dtype=numpy_type(arrow_type))
     if array.shape != shape:
         raise ValueError(f"shape {array.shape} given where {shape} is needed")
+    if array.dtype == np.bool_:
+        array = np.packbits(array, bitorder="little")
     data = pa.py_buffer(array.reshape(-1))
     if not is_list:
         return pa.Array.from_buffers(arrow_type, n_rows, [_validity(valid), data])

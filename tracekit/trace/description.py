@@ -38,7 +38,8 @@ def describe(trace: Trace) -> dict[str, Any]:
     """
     model = asdict(trace.facts.model)
     rows = trace.routing(["turn", "pass", "phase"])
-    steps = trace.steps(["phase"])["phase"]
+    phase, kept = trace.steps(["phase"])["phase"], trace.kept
+    decode_passes = np.unique(rows["pass"][rows["phase"] == DECODE])
     model["moe_layers"] = len(trace.moe_layers)
     return {
         "path": trace.name,
@@ -50,8 +51,11 @@ def describe(trace: Trace) -> dict[str, Any]:
         "engine": None if trace.facts.engine is None else asdict(trace.facts.engine),
         "turns": trace.n_turns,
         "passes": len(np.unique(rows["pass"])),
-        "tokens_prefill": int(np.count_nonzero(steps == PREFILL)),
-        "tokens_decode": int(np.count_nonzero(steps == DECODE)),
+        "passes_decode": len(decode_passes),
+        "tokens_prefill": int(np.count_nonzero((phase == PREFILL) & kept)),
+        "tokens_decode": trace.n_decoded,
+        "tokens_cancelled": int(np.count_nonzero((phase == PREFILL) & ~kept)),
+        "tokens_rejected": int(np.count_nonzero((phase == DECODE) & ~kept)),
         "routings_prefill": int(np.count_nonzero(rows["phase"] == PREFILL)),
         "routings_decode": int(np.count_nonzero(rows["phase"] == DECODE)),
         **_sizes(trace),

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tracekit.trace.atomic import whole_file
 from tracekit.trace.columns import spread_nulls, to_numpy, value_type
 from tracekit.trace.passes import group_ends
-from tracekit.trace.rows import Rows, width
+from tracekit.trace.rows import Rows, WithColumn, width
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> N
                 writer.write_table(rows, row_group_size=rows.num_rows)
 
 
-def write_rows(path: Path, schema: pa.Schema, rows: Rows) -> None:
+def write_rows(path: Path, schema: pa.Schema, rows: Rows | WithColumn) -> None:
     """Write the rows of a trace file that has a `pass` column, in bounded memory.
 
     Parameters
@@ -60,7 +60,7 @@ def write_rows(path: Path, schema: pa.Schema, rows: Rows) -> None:
     path : Path
     schema : pa.Schema
         Of the file; `rows` must have its columns.
-    rows : Rows
+    rows : Rows or WithColumn
 
     Raises
     ------

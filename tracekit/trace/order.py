@@ -39,12 +39,33 @@ def check_routing(where: Where, rows: Arrays, complete: bool) -> None:
     _check_decode_passes(where, rows, starts, complete)
     first = np.minimum.reduceat(rows["step"], starts)
     last = np.maximum.reduceat(rows["step"], starts)
-    turn, phase = rows["turn"][starts], rows["phase"][starts]
-    same_turn = turn[1:] == turn[:-1]
     # The routings of a prefill may begin at a later step: where only the last layer has experts,
     # llama.cpp gathers the output token before it. `check_steps` finds a step that is missing there.
+    is_exact = rows["phase"][starts] == DECODE
+    _check_no_gap(where, rows["turn"][starts], first, last, starts, is_exact)
+
+
+def _check_no_gap(
+    where: Where,
+    turn: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    starts: np.ndarray,
+    is_exact: np.ndarray,
+) -> None:
+    """Check that no pass of a turn begins more than one step after the pass before it.
+
+    Parameters
+    ----------
+    where : Where
+    turn, first, last, starts : [P]
+        Turn, first step, last step and first row of each pass. What a later pass takes back was
+        the end of the pass before it, so the pass before it is the one to begin after.
+    is_exact : bool [P]
+        Whether the first step of a pass is known; otherwise it may be an earlier one.
+    """
     ahead = first[1:].astype(np.int64) - last[:-1]
-    gap = first_true(same_turn & np.where(phase[1:] == DECODE, ahead != 1, ahead < 1))
+    gap = first_true((turn[1:] == turn[:-1]) & is_exact[1:] & (ahead > 1))
     if gap is not None:
         raise TraceError(
             f"{where.at(starts[gap + 1])}: turn {turn[gap]} goes from step {last[gap]} to step "
@@ -73,14 +94,6 @@ def _check_order(where: Where, rows: Arrays) -> None:
                 f"{rows[name][row]} and {rows[name][row + 1]}; a pass belongs to one {name}: "
                 "number the passes anew."
             )
-    decode = rows["phase"][1:] == DECODE
-    row = first_true(same_pass & decode & (step != 0))
-    if row is not None:
-        raise TraceError(
-            f"{where.at(row + 1)}, column step: decode pass {rows['pass'][row]} has steps "
-            f"{rows['step'][row]} and {rows['step'][row + 1]}; every decoded token is a pass of "
-            "its own: number the passes anew."
-        )
     row = first_true(same_pass & ((layer < 0) | ((layer == 0) & (step <= 0))))
     if row is not None:
         place = ", ".join(f"{name} {rows[name][row + 1]}" for name in ("turn", "step", "layer"))
@@ -94,20 +107,34 @@ def _check_order(where: Where, rows: Arrays) -> None:
 
 
 def _check_decode_passes(where: Where, rows: Arrays, starts: np.ndarray, complete: bool) -> None:
-    counts = np.diff(np.append(starts, len(rows["pass"])))
+    """Check that every decode pass routes each of its tokens at every MoE layer."""
+    n_rows = len(rows["pass"])
+    counts = np.diff(np.append(starts, n_rows))
     moe_layers = np.flatnonzero(np.bincount(rows["layer"]))
-    lacks_layer = (rows["phase"][starts] == DECODE) & (counts < len(moe_layers))
+    # The tokens of a pass are those of its first layer; each layer has as many, in the same order.
+    tokens = np.add.reduceat(rows["layer"] == np.repeat(rows["layer"][starts], counts), starts)
+    place = np.arange(n_rows) - np.repeat(starts, counts)
+    tokens_of_row, start_of_row = np.repeat(tokens, counts), np.repeat(starts, counts)
+    layer_place = np.minimum(place // tokens_of_row, len(moe_layers) - 1)
+    is_out = (rows["layer"] != moe_layers[layer_place]) | (
+        rows["step"] != rows["step"][start_of_row + place % tokens_of_row]
+    )
+    is_wrong = np.logical_or.reduceat(is_out, starts) | (counts != tokens * len(moe_layers))
+    is_wrong &= rows["phase"][starts] == DECODE
     if not complete:
-        lacks_layer[-1] = False
-    number = first_true(lacks_layer)
+        is_wrong[-1] = False
+    number = first_true(is_wrong)
     if number is None:
         return
-    start = int(starts[number])
-    missing = np.setdiff1d(moe_layers, rows["layer"][start : start + counts[number]])[0]
+    start, stop = int(starts[number]), int(starts[number] + counts[number])
+    steps, layers = np.unique(rows["step"][start:stop]), moe_layers.tolist()
+    present = set(
+        zip(rows["layer"][start:stop].tolist(), rows["step"][start:stop].tolist(), strict=True)
+    )
+    layer, step = next((n, s) for n in layers for s in steps.tolist() if (n, s) not in present)
     raise TraceError(
-        f"{where.at(start)}: the decode pass of turn {rows['turn'][start]}, step "
-        f"{rows['step'][start]} lacks layer {missing}, which other passes route; "
-        "rows are missing: record it again."
+        f"{where.at(start)}: the decode pass of turn {rows['turn'][start]}, step {step} lacks layer "
+        f"{layer}, which other passes route; rows are missing: record it again."
     )
 
 
@@ -125,13 +152,6 @@ def check_steps(where: Where, steps: Arrays, rows: Arrays) -> None:
     TraceError
     """
     turn, passes, step = (steps[c].astype(np.int64) for c in ("turn", "pass", "step"))
-    same_turn = np.diff(turn) == 0
-    row = first_true(same_turn & (np.diff(step) != 1))
-    if row is not None:
-        raise TraceError(
-            f"{where.at(row + 1)}, column step: turn {turn[row]} goes from step {step[row]} to "
-            f"step {step[row + 1]}; {_NO_GAP}"
-        )
     row = first_true((np.diff(turn) < 0) | (np.diff(passes) < 0) | (np.diff(passes) > 1))
     if row is not None:
         raise TraceError(
@@ -140,12 +160,24 @@ def check_steps(where: Where, steps: Arrays, rows: Arrays) -> None:
         )
     same_pass = np.diff(passes) == 0
     decode = steps["phase"] == DECODE
-    row = first_true(same_pass & (~same_turn | decode[1:] | (decode[1:] != decode[:-1])))
+    row = first_true(same_pass & ((np.diff(turn) != 0) | (decode[1:] != decode[:-1])))
     if row is not None:
         raise TraceError(
-            f"{where.at(row + 1)}: pass {passes[row]} holds more than one turn, phase or decoded "
-            "token; number the passes anew."
+            f"{where.at(row + 1)}: pass {passes[row]} has more than one turn or phase; number the "
+            "passes anew."
         )
+    row = first_true(same_pass & (np.diff(step) != 1))
+    if row is not None:
+        raise TraceError(
+            f"{where.at(row + 1)}, column step: turn {turn[row]} goes from step {step[row]} to "
+            f"step {step[row + 1]} within pass {passes[row]}; the steps of a pass follow each "
+            "other: rows are missing or doubled, record it again."
+        )
+    starts = pass_starts(passes)
+    if len(starts):
+        ends = np.append(starts[1:], len(step)) - 1
+        is_exact = np.ones(len(starts), np.bool_)
+        _check_no_gap(where, turn[starts], step[starts], step[ends], starts, is_exact)
     _check_agreement(where, steps, rows)
 
 

@@ -1,6 +1,6 @@
-"""Where the rows of the routings may be cut: between passes.
+"""What follows from the passes of a trace: where its rows may be cut, and which steps stayed.
 
-In: the pass, phase and step of each row. Out: row numbers. This module reads and writes nothing.
+In: the place of each row. Out: row numbers, or which rows. This module reads and writes nothing.
 """
 
 from collections.abc import Iterator
@@ -20,6 +20,48 @@ def pass_starts(passes: np.ndarray) -> np.ndarray:
     if len(passes) == 0:
         return np.empty(0, np.int64)
     return np.concatenate(([0], np.flatnonzero(np.diff(passes)) + 1))
+
+
+def kept_steps(turns: np.ndarray, passes: np.ndarray, steps: np.ndarray) -> np.ndarray:
+    """Return which steps no later pass of their turn takes back, bool [n].
+
+    A pass that begins at a step takes back what earlier passes of the turn had there and after it:
+    drafted tokens that were rejected, or a prompt that was cancelled and begun anew.
+
+    Parameters
+    ----------
+    turns, passes, steps : [n]
+        In (pass, step) order.
+    """
+    starts = pass_starts(passes)
+    if len(starts) == 0:
+        return np.empty(0, np.bool_)
+    turn = np.unique(turns, return_inverse=True)[1].astype(np.int64) << 32
+    # First steps of later turns are larger than any of this turn, so that they take nothing back.
+    first = turn[starts] + steps[starts]
+    first_of_later = np.append(np.minimum.accumulate(first[::-1])[::-1][1:], np.iinfo(np.int64).max)
+    counts = np.diff(np.append(starts, len(passes)))
+    kept: np.ndarray = turn + steps < np.repeat(first_of_later, counts)
+    return kept
+
+
+def by_token(passes: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
+    """Return the order that puts the layers of each token together, int64 [n].
+
+    Parameters
+    ----------
+    passes, steps : [n]
+        Of routings in (pass, layer, step) order.
+
+    Returns
+    -------
+    int64 [n] or None
+        Rows in (pass, step, layer) order; None if they stand so already, as where every pass has
+        one token.
+    """
+    if ((np.diff(passes) != 0) | (np.diff(steps) == 0)).all():
+        return None
+    return np.lexsort((steps, passes))
 
 
 def group_ends(

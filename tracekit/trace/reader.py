@@ -21,8 +21,8 @@ from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
 from tracekit.trace.passes import blocks
 from tracekit.trace.rows import Rows, TableRows
-from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
-from tracekit.trace.steps import steps_of
+from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+from tracekit.trace.steps import StepTable, steps_of
 
 # Small columns that nearly every question needs: read once, then kept in memory.
 CACHED = ("turn", "pass", "phase", "step", "layer", "experts")
@@ -63,7 +63,7 @@ class Trace:
         self.warnings = list(warnings)
         self.name = name or (str(path) if path else "the trace")
         self._routing = self._columns(ROUTING_FILE, routing, locate)
-        self._steps = self._columns(STEPS_FILE, steps)
+        self._set_steps(steps)
         self._layers = self._columns(LAYERS_FILE, layers)
         self._layer_table = LayerTable(self._layers, self.name)
 
@@ -72,6 +72,10 @@ class Trace:
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
             return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate)
         return CheckedColumns(rows, called, self.facts.model)
+
+    def _set_steps(self, rows: Rows) -> None:
+        self._steps = self._columns(STEPS_FILE, rows)
+        self._step_table = StepTable(self._steps)
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
@@ -152,7 +156,7 @@ class Trace:
         validation.check_routing_file(trace._routing, trace.complete, routing.nbytes)
         if steps is None:
             table = steps_of(trace.routing(CACHED))
-            trace._steps = trace._columns(STEPS_FILE, TableRows(table))
+            trace._set_steps(TableRows(table))
         trace._validate_layers_and_steps()
         trace._routing.locate = None  # it may hold the text of a file
         return trace
@@ -166,7 +170,7 @@ class Trace:
 
     @property
     def n_steps(self) -> int:
-        """How many (turn, step) the trace has."""
+        """How many (pass, step) the trace has."""
         return self._steps.rows.n_rows
 
     @property
@@ -194,10 +198,20 @@ class Trace:
         """How many turns have a routing."""
         return len(np.unique(self.routing(["turn"])["turn"]))
 
-    @cached_property
+    @property
     def n_decoded(self) -> int:
-        """How many tokens were decoded."""
-        return int(np.count_nonzero(self.steps(["phase"])["phase"] == DECODE))
+        """How many tokens were decoded and stayed; drafted ones that were rejected do not count."""
+        return self._step_table.n_decoded
+
+    @property
+    def most_decoded_at_once(self) -> int:
+        """The most tokens of one decode pass: more than 1 where drafted tokens were verified."""
+        return self._step_table.most_decoded_at_once
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Which steps stayed, bool [n_steps], in the order of `steps`; see `StepTable.kept`."""
+        return self._step_table.kept
 
     @property
     def budget_bytes(self) -> int | None:
@@ -288,7 +302,7 @@ class Trace:
     def steps(
         self, columns: Sequence[str], start: int = 0, stop: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Return columns of the steps: one row for each (turn, step), in that order.
+        """Return columns of the steps: one row for each (pass, step), in that order.
 
         Parameters
         ----------
@@ -301,15 +315,16 @@ class Trace:
         -------
         dict of str to numpy.ndarray
             Null milliseconds and embeddings are NaN; null token ids, read bytes, lookups and hits
-            are -1. `piece` is an array of bytes objects, None where null.
+            are -1. `piece` is an array of bytes objects, None where null. `kept` is as `kept`, also
+            of a trace whose file does not have it.
 
         Raises
         ------
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._require(columns, self._steps, "steps")
-        return self._steps.read(columns, start, stop)
+        self._require([name for name in columns if name != "kept"], self._steps, "steps")
+        return self._step_table.read(columns, start, stop)
 
     def _require(self, columns: Sequence[str], file: CheckedColumns, kind: str) -> None:
         for column in columns:

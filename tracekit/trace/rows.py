@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.trace.columns import elements, empty_table
+from tracekit.trace.columns import elements, empty_table, from_numpy
 from tracekit.trace.errors import TraceError
 
 # A block of a table in memory; of files, a row group is a block.
@@ -198,3 +198,38 @@ def _smallest(schema: pa.Schema) -> str:
 
 
 Rows = TableRows | FileRows
+
+
+class WithColumn:
+    """The rows of another table, with one column put in place of its own or added at the end.
+
+    Parameters
+    ----------
+    rows : Rows
+    field : pa.Field
+    values : numpy.ndarray
+        [n_rows], of the field's type.
+    """
+
+    def __init__(self, rows: Rows, field: pa.Field, values: np.ndarray):
+        self._rows, self._field, self._values = rows, field, values
+        self.n_rows, self.group_ends = rows.n_rows, rows.group_ends
+        others = [other for other in rows.schema if other.name != field.name]
+        self.schema = pa.schema([*others, field])
+
+    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
+        """Return rows `start` to `stop` of `columns`."""
+        name = self._field.name
+        if name not in columns:
+            return self._rows.read(columns, start, stop)
+        stop = self.n_rows if stop is None else stop
+        values = from_numpy(self._values[start:stop], self._field.type, stop - start)
+        others = [other for other in columns if other != name]
+        if not others:
+            return pa.Table.from_arrays([values], schema=pa.schema([self._field]))
+        table = self._rows.read(others, start, stop).append_column(self._field, values)
+        return table.select(list(columns))
+
+    def has_values(self, column: str) -> bool:
+        """Say whether `column` exists and is not all null."""
+        return column == self._field.name or self._rows.has_values(column)

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 PREFILL, DECODE = 0, 1
 MISS, HIT, PREFETCHED = 0, 1, 2
@@ -16,7 +16,7 @@ LAYERS_FILE = "layers.parquet"
 def routing_schema(
     top_k: int, n_expert: int | None = None, n_embd: int | None = None, gate_dtype: str = "f32"
 ) -> pa.Schema:
-    """Columns of ``routing.parquet``: one row per (turn, step, layer), in (pass, layer, step) order.
+    """Columns of ``routing.parquet``: one row per (pass, step, layer), in (pass, layer, step) order.
 
     Parameters
     ----------
@@ -49,15 +49,18 @@ def routing_schema(
 
 
 def steps_schema(n_embd: int | None = None) -> pa.Schema:
-    """Columns of ``steps.parquet``: one row per (turn, step).
+    """Columns of ``steps.parquet``: one row per (pass, step), in that order.
 
-    A prefill pass has its totals (wall_ms … hits) on its last row; they are null on the others.
+    `kept` is false of a step that did not stay: a drafted token that was rejected, a prompt that
+    was cancelled. A pass of several steps has its totals (wall_ms … hits) on its last row; they are
+    null on the others.
     """
     fields = [
         pa.field("turn", pa.int32(), nullable=False),
         pa.field("pass", pa.int32(), nullable=False),
         pa.field("step", pa.int32(), nullable=False),
         pa.field("phase", pa.uint8(), nullable=False),
+        pa.field("kept", pa.bool_()),  # since version 2; null: kept
         pa.field("token", pa.int32()),
         pa.field("piece", pa.binary()),
         pa.field("wall_ms", pa.float64()),

@@ -1,16 +1,70 @@
-"""The steps that follow from the routings, for a trace whose source recorded none.
+"""The steps of a trace: which of them stayed, and those that follow from the routings.
 
-In: the place of each routing. Out: a table with one row for each (turn, step) that routed.
+In: the columns of ``steps.parquet``, or the places of routings where a source recorded no steps. Out:
+columns, counts, a table with one row for each (pass, step).
 """
+
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.trace.checked import CheckedColumns, locked
 from tracekit.trace.checks import Arrays
 from tracekit.trace.columns import to_table
-from tracekit.trace.schema import PREFILL, steps_schema
+from tracekit.trace.passes import kept_steps, pass_starts
+from tracekit.trace.schema import DECODE, steps_schema
 
 PLACE = ("turn", "pass", "step", "phase")
+
+
+class StepTable:
+    """The steps of a trace.
+
+    Parameters
+    ----------
+    columns : CheckedColumns
+        Of ``steps.parquet``.
+    """
+
+    def __init__(self, columns: CheckedColumns):
+        self._columns = columns
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """Which steps stayed, bool [n].
+
+        False of a drafted token that was rejected and of a prompt that was cancelled: the recorder
+        says so, or a later pass of the turn begins at that step or before it.
+        """
+        places = self._columns.whole(["turn", "pass", "step"])
+        kept = kept_steps(places["turn"], places["pass"], places["step"])
+        if "kept" in self._columns.names:  # since schema version 2
+            kept &= self._columns.whole(["kept"])["kept"]
+        return locked(kept)
+
+    @cached_property
+    def n_decoded(self) -> int:
+        """How many decoded tokens stayed."""
+        return int(
+            np.count_nonzero((self._columns.whole(["phase"])["phase"] == DECODE) & self.kept)
+        )
+
+    @cached_property
+    def most_decoded_at_once(self) -> int:
+        """The most tokens of one decode pass; 0 without one."""
+        steps = self._columns.whole(["pass", "phase"])
+        passes = steps["pass"][steps["phase"] == DECODE]
+        counts = np.diff(np.append(pass_starts(passes), len(passes)))
+        return int(counts.max(initial=0))
+
+    def read(
+        self, names: Sequence[str], start: int = 0, stop: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Return rows `start` to `stop` of columns; `kept` is that of this table."""
+        read = self._columns.read([name for name in names if name != "kept"], start, stop)
+        return {name: self.kept[start:stop] if name == "kept" else read[name] for name in names}
 
 
 def steps_of(rows: Arrays) -> pa.Table:
@@ -21,11 +75,8 @@ def steps_of(rows: Arrays) -> pa.Table:
     rows : mapping
         `turn`, `pass`, `phase`, `step`, each [n], in (pass, layer, step) order.
     """
-    first = np.flatnonzero(np.diff(rows["pass"], prepend=-1))  # the only step of a decode pass
-    prefill = np.flatnonzero(rows["phase"] == PREFILL)
-    key = rows["pass"][prefill].astype(np.int64) << 32 | rows["step"][prefill]
-    prefill = prefill[np.unique(key, return_index=True)[1]]
-    decode = first[rows["phase"][first] != PREFILL]
-    at = np.concatenate((decode, prefill))
-    at = at[np.lexsort((rows["step"][at], rows["pass"][at]))]
-    return to_table({name: rows[name][at] for name in PLACE}, steps_schema(), len(at))
+    key = rows["pass"].astype(np.int64) << 32 | rows["step"]
+    at = np.unique(key, return_index=True)[1]
+    steps = {name: rows[name][at] for name in PLACE}
+    steps["kept"] = kept_steps(steps["turn"], steps["pass"], steps["step"])
+    return to_table(steps, steps_schema(), len(at))

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tracekit.trace import storage
 from tracekit.trace.atomic import sync_names, write_facts, writing
-from tracekit.trace.columns import Values, empty_table, to_table
+from tracekit.trace.columns import Values, empty_table, to_numpy, to_table
 from tracekit.trace.encode import write_groups, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
@@ -33,8 +33,9 @@ from tracekit.trace.parts import (
     PassColumns,
     pass_bytes,
 )
+from tracekit.trace.passes import kept_steps
 from tracekit.trace.reader import Trace
-from tracekit.trace.rows import FileRows, TableRows
+from tracekit.trace.rows import FileRows, Rows, TableRows, WithColumn
 from tracekit.trace.schema import (
     LAYERS_FILE,
     ROUTING_FILE,
@@ -159,13 +160,15 @@ class TraceWriter:
         steps : mapping
             Columns of ``steps.parquet``, one row for each token of the pass: `step` [m], `turn`,
             `pass`, `phase`; optionally `token`, `piece` (list of bytes), the times (NaN: null),
-            the counts (-1: null) and `embedding` [m, n_embd].
+            the counts (-1: null), `embedding` [m, n_embd] and `kept` (False: a drafted token that
+            was rejected; a step that a later pass takes back need not be marked).
 
         Raises
         ------
         TracekitError
             An earlier pass cannot be written; the parts before it are kept.
         """
+        steps = {"kept": True, **steps}
         self._submit(pass_bytes(routing, steps), self._parts.add, routing, steps)
         if time.monotonic() - self._flushed_at >= self._flush_s:
             self._flushed_at = time.monotonic()
@@ -292,9 +295,12 @@ class TraceWriter:
         """Make one file of the parts; readers use the parts until ``trace.json`` says complete."""
         parts = {file: storage.part_paths(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
         for file, schema in self._parts.schemas.items():
-            rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
+            rows: Rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
+            whole: Rows | WithColumn = rows
+            if file == STEPS_FILE:
+                whole = WithColumn(rows, schema.field("kept"), _kept(rows))
             filled = self._parts.filled_columns.__contains__
-            write_rows(folder / file, _without_empty_lists(schema, filled), rows)
+            write_rows(folder / file, _without_empty_lists(schema, filled), whole)
         if not (folder / LAYERS_FILE).exists():
             write_layers(folder, layers_table([]))
         write_facts(folder, self.facts)
@@ -302,6 +308,13 @@ class TraceWriter:
             sync_names(folder)
             for path in (*parts[ROUTING_FILE], *parts[STEPS_FILE]):
                 path.unlink()
+
+
+def _kept(steps: Rows) -> np.ndarray:
+    """Return which steps stayed: a later pass may have taken back what was written as kept."""
+    columns = steps.read(["turn", "pass", "step", "kept"])
+    turn, passes, step, kept = (to_numpy(columns[name]) for name in columns.column_names)
+    return np.where(kept_steps(turn, passes, step), kept, False)
 
 
 def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -360,7 +373,9 @@ def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
     with TraceFolder(Path(path), force) as folder:
         write_layers(folder.now, trace.layers)
         for file in (ROUTING_FILE, STEPS_FILE):
-            rows = trace.rows(file)
+            rows: Rows | WithColumn = trace.rows(file)
+            if file == STEPS_FILE:  # traces of schema version 1 lack the column
+                rows = WithColumn(trace.rows(file), steps_schema().field("kept"), trace.kept)
             write_rows(folder.now / file, _without_empty_lists(rows.schema, rows.has_values), rows)
         write_facts(folder.now, trace.facts)
         folder.publish()
