@@ -30,6 +30,7 @@ ROUTING = {
     "gate_input": "the vector that the router multiplied, as f32 or f16",
 }
 STEPS = {
+    "kept": "false of a drafted token that was rejected, and of a prompt that was cancelled",
     "token": "id of the token",
     "piece": "the text of the token, as bytes",
     "wall_ms": "time of the pass",

@@ -279,39 +279,34 @@ def in_single_bytes(loads, sizes):
 
 @oracle("bound")
 def bound(loads, sizes, budget):
-    smallest = min(sizes.values())
-    asked = {True: 0, False: 0}  # bytes, by whether it is a decode batch
-    first_bytes = {True: 0, False: 0}
-    repeats = {True: 0, False: 0}
-    seen = set()
-    for load in loads:
+    """Schedules that can be run: no bound may say less, and of one size none may say more."""
+    hits, saved = kept_by_furthest_end(loads, sizes, budget, decode_only=False)
+    hits_decode, saved_decode = kept_by_furthest_end(loads, sizes, budget, decode_only=True)
+    asked = sum(sizes[load.layer] * len(load.distinct) for load in loads)
+    asked_decode = sum(sizes[load.layer] * len(load.distinct) for load in loads if load.decode)
+    return Limits(hits, hits_decode, asked - saved, asked_decode - saved_decode)
+
+
+def kept_by_furthest_end(loads, sizes, budget, decode_only):
+    """Keep what is wanted again; where room is short, what is wanted last goes."""
+    uses = {}
+    for at, load in enumerate(loads):
         for key in load.distinct:
-            asked[load.decode] += sizes[load.layer]
-            if key in seen:
-                repeats[load.decode] += 1
-            else:
-                first_bytes[load.decode] += sizes[load.layer]
-            seen.add(key)
-    hits = sum(belady(loads, dict.fromkeys(sizes, smallest), budget).count())
-    cut = in_single_bytes(loads, sizes)
-    total = sum(asked.values())
-    least_read = total - sum(belady(cut, dict.fromkeys(sizes, 1), budget).count())
-    left, by_size = total - least_read, 0
-    for size in sorted(set(sizes.values())):
-        alone = [load for load in loads if sizes[load.layer] == size]
-        most = min(sum(belady(alone, sizes, budget).count()), left // size)
-        by_size += most
-        left -= most * size
-    hits = min(hits, by_size)
-    hits_decode = min(hits, repeats[True])
-    read = sum(first_bytes.values()) + (sum(repeats.values()) - hits) * smallest
-    read_decode = first_bytes[True] + (repeats[True] - hits_decode) * smallest
-    return Limits(
-        hits,
-        hits_decode,
-        max(read, least_read),
-        max(read_decode, least_read - asked[False]),
-    )
+            uses.setdefault(key, []).append(at)
+    waiting, hits, saved = {}, 0, 0  # the next use of each key that is kept
+    for at, load in enumerate(loads):
+        for key in load.distinct:
+            if waiting.pop(key, None) is not None:
+                hits += 1
+                saved += sizes[load.layer]
+        room = max(budget - sizes[load.layer] * len(load.distinct), 0)
+        while sum(sizes[layer] for layer, _ in waiting) > room:
+            del waiting[max(waiting, key=waiting.get)]
+        for key in load.distinct:
+            later = next((use for use in uses[key] if use > at), None)
+            if later is not None and (loads[later].decode or not decode_only):
+                waiting[key] = later
+    return hits, saved
 
 
 def best(loads, sizes, budget, worth):

@@ -73,7 +73,7 @@ belady           10   50.00         -          -       50.00        10.00     10
 decode: generated tokens only; cumulative: prompts (prefill) and generated tokens
 ^ cache smaller than one token cycle
 * more was resident than the budget
-≤ ≥ bound: proven limits of every policy that keeps to its budget and reads only what is asked for
+≤ ≥ bound: proven limits of every policy that keeps to its budget, reads only what is asked for, and keeps what it reads until the load ends
 - above LRU, below bound: what keeps more than its budget or leaves experts out does not compare; the bound does not hold for what reads ahead either
 belady: knows the future, so no engine can run it
 A note.

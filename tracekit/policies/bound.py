@@ -1,42 +1,47 @@
 """A bound on the hits of every demand policy, for experts of any sizes."""
 
+import math
+
 import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
-from tracekit.policies.belady import furthest_next_use
-from tracekit.trace.schema import DECODE, PREFILL
+from tracekit.policies.intervals import Room
+from tracekit.trace.schema import DECODE
+
+# Above this many lookups the price bound is left out: it takes seconds there.
+MOST_PRICED = 1_000_000
 
 
 @register
 class Bound(Policy):
-    """Proven limits: no demand policy that keeps to the budget has more hits or reads fewer bytes.
+    """No demand policy has more hits than this at a budget, or reads fewer bytes.
 
-    A demand policy reads only what is looked up. With equal sizes Belady's rule has the most hits
-    of all demand policies, and is the bound. With unequal sizes it is not: to evict the furthest
-    next use can cost a small expert where evicting a large one would have made the room. The bound
-    then comes from relaxations: two problems with equal sizes in which every feasible schedule
-    stays feasible, so that Belady's optimum there is a bound here. A schedule is the sequence of
-    sets that a policy leaves resident. Each set fits the budget, or is the last batch alone where
-    that is larger.
+    *The class.* A demand policy reads an expert only when a batch asks for it, keeps the experts of a
+    batch until its load ends, and then evicts until the rest fits the budget. Under this accounting
+    it is a set of kept intervals, each from one use of a key to its next: after every batch, the
+    kept intervals that span it fit into the budget less the bytes of the batch, or into nothing if
+    the batch alone is larger. See `tracekit.policies.intervals`.
 
-    *Smallest size.* Give every expert the smallest size. The same sets fit, so hits are at most
-    those of Belady's rule with every expert at the smallest size.
+    *Equal sizes.* At the first batch where too many intervals meet, one must go, and the one that
+    ends last meets every later batch that the others meet. So Belady's rule keeps the most. For the
+    hits of decoded tokens, intervals that a prompt's batch ends count nothing: Belady's rule with
+    such a next use taken as *never*. Both bounds are then what a policy that knows the future
+    reaches.
 
-    *Single bytes.* Let every byte of an expert be evicted alone. The same sets can be left, and
-    all bytes have one size. So at least as many bytes are read as by Belady's rule with divisible
-    experts, and the bytes of all hits are at most the rest of what is looked up.
+    *Sizes that differ between layers.* Belady's rule is no bound then: a small expert may have to
+    go for a later large one. The bound is the least of three:
 
-    *Both counts together.* The experts of one size alone have at most the hits that Belady's rule
-    gives them with the whole budget to themselves, because a policy's sets without the other
-    experts fit it too. The bytes of all hits are limited, and a hit of a small expert takes the
-    fewest of them. So hits are at most the number that results if the smallest experts get all the
-    hits they can have, then the next larger ones, until the bytes are used up. The bound is the
-    lower one of this number and the first.
+    - every interval takes no more than the smallest expert does;
+    - every size alone has at most the hits that Belady's rule gives it, with the room that the
+      batches of all layers leave; and all hits together have at most the bytes that Belady's rule
+      keeps if experts can be kept in part, which are best spent on the smallest experts;
+    - a price bound, by duality: `Room.price_bound`.
 
-    The same number bounds the hits of decode batches, and so does the number of decode lookups
-    whose key was looked up before. As for bytes, each key is read once at its size, and every
-    other miss reads at least the smallest size. Decoding reads at least the bytes of the whole run
-    less all bytes that the prefill looks up.
+    *Bytes.* At least as many bytes are read as are asked for, less those that Belady's rule keeps if
+    experts can be kept in part. Also, each key is read once at its size, and every other miss reads
+    the smallest size at least.
+
+    Every bound is of its own figure: no policy need reach several of them at once.
     """
 
     name = "bound"
@@ -47,51 +52,60 @@ class Bound(Policy):
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Limit]:
-        asked = _by_phase_and_layer(batches, batches.lookups)
-        first = _by_phase_and_layer(batches, _first_lookups(batches))
-        repeats = (asked - first).sum(axis=1)
-        first_bytes = first @ batches.expert_bytes
-        asked_bytes = asked @ batches.expert_bytes
-        smallest = int(batches.expert_bytes.min(initial=np.iinfo(np.int64).max))
+        of_all, of_decode = _Side(batches, False), _Side(batches, True)
         limits = []
         for budget in budgets.tolist():
-            hits, least_read = _most_hits(batches, budget, int(asked_bytes.sum()))
-            hits_decode = min(hits, int(repeats[DECODE]))
-            read = int(first_bytes.sum()) + (int(repeats.sum()) - hits) * smallest
-            read_decode = int(first_bytes[DECODE]) + (int(repeats[DECODE]) - hits_decode) * smallest
-            limits.append(
-                Limit(
-                    budget_bytes=budget,
-                    hits=hits,
-                    hits_decode=hits_decode,
-                    read_bytes=max(read, least_read),
-                    read_bytes_decode=max(read_decode, least_read - int(asked_bytes[PREFILL])),
-                )
-            )
+            hits, read_bytes = of_all.limits(budget)
+            hits_decode, read_bytes_decode = of_decode.limits(budget)
+            limits.append(Limit(budget, hits, hits_decode, read_bytes, read_bytes_decode))
         return limits
 
 
-def _most_hits(batches: Batches, budget: int, asked_bytes: int) -> tuple[int, int]:
-    """Return a bound on the hits and one on the bytes read, as `Bound` explains.
+class _Side:
+    """The lookups of a run that a bound counts: all, or those of decoded tokens."""
 
-    `asked_bytes` are the bytes of all lookups.
-    """
-    expert_bytes = batches.expert_bytes
-    sizes = np.unique(expert_bytes)
-    equal = np.repeat(sizes[:1], len(expert_bytes))
-    cell, read_bytes = furthest_next_use(batches, budget, equal)
-    most = int(cell.hits.sum())
-    if len(sizes) < 2:
-        return most, read_bytes
-    _, least_read = furthest_next_use(batches, budget, expert_bytes, divisible=True)
-    left = asked_bytes - least_read
-    by_size = 0
-    for size in sizes.tolist():
-        cell, _ = furthest_next_use(batches, budget, expert_bytes, among=expert_bytes == size)
-        taken = min(int(cell.hits.sum()), left // size)
-        by_size += taken
-        left -= taken * size
-    return min(most, by_size), least_read
+    def __init__(self, batches: Batches, decode_only: bool):
+        counted = batches.phase == DECODE if decode_only else np.ones(len(batches), np.bool_)
+        lookups = np.where(counted, batches.lookups, 0)
+        first = np.where(counted, _first_lookups(batches), 0)
+        size = batches.expert_bytes[batches.layer]
+        self.room = Room.of(batches, decode_only)
+        self.sizes = batches.expert_bytes
+        self.asked_bytes = int((lookups * size).sum())
+        self.first_bytes = int((first * size).sum())
+        self.repeats = int((lookups - first).sum())
+
+    def limits(self, budget: int) -> tuple[int, int]:
+        """Return the most hits, and the fewest bytes read."""
+        capacity = self.room.capacity(budget)
+        hits, kept_bytes = self.room.most_kept(capacity, self.sizes)
+        classes = np.unique(self.sizes)
+        smallest = int(classes[0])
+        if len(classes) > 1:
+            _, kept_bytes = self.room.most_kept(capacity, self.sizes, divisible=True)
+            equal = np.full(len(self.sizes), smallest)
+            hits = min(
+                self.room.most_kept(capacity, equal)[0],
+                self._by_size(capacity, classes, kept_bytes),
+                self._by_prices(capacity),
+            )
+        read = self.first_bytes + (self.repeats - hits) * smallest
+        return hits, max(read, self.asked_bytes - kept_bytes)
+
+    def _by_size(self, capacity: np.ndarray, classes: np.ndarray, kept_bytes: int) -> int:
+        hits = 0
+        for size in classes.tolist():
+            alone, _ = self.room.most_kept(capacity, self.sizes, among=self.sizes == size)
+            taken = min(alone, kept_bytes // size)
+            hits += taken
+            kept_bytes -= taken * size
+        return hits
+
+    def _by_prices(self, capacity: np.ndarray) -> int:
+        if len(self.room.next_use) > MOST_PRICED:
+            return self.repeats
+        # Rounding may leave the sum of many terms a little below a whole number that it reaches.
+        return math.floor(self.room.price_bound(capacity) + 1e-6)
 
 
 def _first_lookups(batches: Batches) -> np.ndarray:
@@ -100,12 +114,3 @@ def _first_lookups(batches: Batches) -> np.ndarray:
     is_first[batches.next_use] = False
     batch = np.searchsorted(batches.batch_start, np.flatnonzero(is_first[:-1]), side="right") - 1
     return np.bincount(batch, minlength=len(batches))
-
-
-def _by_phase_and_layer(batches: Batches, per_batch: np.ndarray) -> np.ndarray:
-    """Add up `per_batch` (int [B]) by phase and layer, int64 [2, L]."""
-    n_layers = len(batches.expert_bytes)
-    group = batches.phase.astype(np.int64) * n_layers + batches.layer
-    # Sums in float64 are exact below 2^53.
-    sums = np.bincount(group, per_batch, 2 * n_layers)
-    return sums.astype(np.int64).reshape(2, n_layers)

@@ -226,8 +226,8 @@ def _legend(rows: Sequence[Row], flash_mib_s: float | None) -> list[str]:
         lines.append(f"{OVER_BUDGET} more was resident than the budget")
     if any(row.is_bound for row in rows):
         lines.append(
-            "≤ ≥ bound: proven limits of every policy that keeps to its budget "
-            "and reads only what is asked for"
+            "≤ ≥ bound: proven limits of every policy that keeps to its budget, reads only what is "
+            "asked for, and keeps what it reads until the load ends"
         )
     if any(row.gap_to_bound is None and row.lookups and not row.is_bound for row in rows):
         lines.append(

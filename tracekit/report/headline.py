@@ -33,7 +33,7 @@ def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[Larg
         note = f"with {mib(lru.cache_bytes)} of cache"
         found.append(LargeFigure("LRU hit rate, decode", percent(lru.hit_rate_decode), note))
     if bound is not None:
-        what = "No policy that reads only on demand exceeds"
+        what = "No policy that reads only on demand, and keeps what it reads until the load ends, exceeds"
         note = "decode, at the same budget"
         found.append(LargeFigure(what, percent(bound.hit_rate_decode), note))
     best = best_of(accuracy)
@@ -66,7 +66,8 @@ def _of_cache(trace: Trace, cache: Cache) -> list[str]:
     )
     if lru.gap_to_bound is not None:
         text += (
-            "; the most that any policy which reads only on demand could gain on that total is "
+            "; the most that any policy which reads only on demand, and keeps what it reads until the "
+            "load ends, could gain on that total is "
             f"{100 * lru.gap_to_bound:.1f} points"
         )
     return [" ".join([f"{text}.", *_of_rivals(cache, lru)])]

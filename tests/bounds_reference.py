@@ -1,0 +1,138 @@
+"""The best that any demand policy could do, by trying every set of residents; plain Python.
+
+It shares no code with the bound that it checks. An instance is small: a handful of keys and of
+batches.
+"""
+
+import random
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+from tracekit.policies import Batches
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A run of batches as sets of keys, and a budget.
+
+    Attributes
+    ----------
+    batches : list of (layer, keys, decode)
+    sizes : list of int
+        Bytes of an expert of each layer.
+    n_expert : int
+    budget : int
+    """
+
+    batches: list[tuple[int, tuple[int, ...], bool]]
+    sizes: list[int]
+    n_expert: int
+    budget: int
+
+    def size(self, key: int) -> int:
+        return self.sizes[key // self.n_expert]
+
+    def as_batches(self) -> Batches:
+        """Return the run as policies are given it."""
+        keys = [key for _, of_batch, _ in self.batches for key in of_batch]
+        counts = [len(of_batch) for _, of_batch, _ in self.batches]
+        n = len(self.batches)
+        return Batches(
+            keys=np.array(keys, np.int32),
+            admit_rank=np.concatenate([np.arange(c) for c in counts]).astype(np.uint16),
+            batch_start=np.concatenate([[0], np.cumsum(counts)]),
+            layer=np.array([layer for layer, _, _ in self.batches], np.int32),
+            turn=np.zeros(n, np.int32),
+            pass_id=np.arange(n, dtype=np.int32),
+            step=np.arange(n, dtype=np.int32),
+            phase=np.array([decode for _, _, decode in self.batches], np.uint8),
+            expert_bytes=np.array(self.sizes, np.int64),
+            layer_ids=np.arange(len(self.sizes), dtype=np.int16),
+            n_expert=self.n_expert,
+            top_k=max(counts),
+        )
+
+
+def draw(rng: random.Random, equal: bool) -> Instance:
+    """Draw a small run: one to three layers, prompts of wide batches, several turns."""
+    n_layers, n_expert = rng.randint(1, 3), rng.randint(2, 4)
+    if n_layers * n_expert > 8:
+        n_layers = 2
+    sizes = [1] * n_layers if equal else [rng.randint(1, 4) for _ in range(n_layers)]
+    batches = []
+    for _ in range(rng.randint(1, 2)):  # turns
+        for decode in [False] * rng.randint(0, 1) + [True] * rng.randint(1, 3):  # passes
+            for layer in range(n_layers):
+                most = n_expert if not decode else min(2, n_expert)
+                chosen = rng.sample(range(n_expert), rng.randint(1, most))
+                keys = tuple(layer * n_expert + expert for expert in chosen)
+                batches.append((layer, keys, decode))
+    total = n_expert * sum(sizes)
+    return Instance(batches, sizes, n_expert, rng.randint(0, total))
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of every figure, each over all policies on its own."""
+
+    hits: int
+    hits_decode: int
+    read_bytes: int
+    read_bytes_decode: int
+
+
+def best(instance: Instance, bypass: bool) -> Best:
+    """Try every set that a policy could leave resident after each batch."""
+    figures = {
+        name: _most(instance, bypass, decode_only, in_bytes)
+        for name, decode_only, in_bytes in (
+            ("hits", False, False),
+            ("hits_decode", True, False),
+            ("bytes", False, True),
+            ("bytes_decode", True, True),
+        )
+    }
+    asked = sum(instance.size(key) for _, keys, _ in instance.batches for key in keys)
+    asked_decode = sum(instance.size(key) for _, keys, d in instance.batches if d for key in keys)
+    return Best(
+        figures["hits"],
+        figures["hits_decode"],
+        asked - figures["bytes"],
+        asked_decode - figures["bytes_decode"],
+    )
+
+
+def _most(instance: Instance, bypass: bool, decode_only: bool, in_bytes: bool) -> int:
+    """Return the most hits, or bytes of hits, over every sequence of resident sets."""
+    reached: dict[frozenset[int], int] = {frozenset(): 0}
+    for _, keys, decode in instance.batches:
+        now: dict[frozenset[int], int] = {}
+        for residents, gained in reached.items():
+            hits = [key for key in keys if key in residents]
+            gain = sum(instance.size(key) for key in hits) if in_bytes else len(hits)
+            value = gained + (gain if decode or not decode_only else 0)
+            for left in _left(instance, residents, keys, bypass):
+                if now.get(left, -1) < value:
+                    now[left] = value
+        reached = now
+    return max(reached.values())
+
+
+def _left(
+    instance: Instance, residents: frozenset[int], keys: tuple[int, ...], bypass: bool
+) -> list[frozenset[int]]:
+    """Return every set that may be resident after a batch; a smaller one is never better."""
+    protected = frozenset() if bypass else frozenset(keys)
+    free = sorted((residents | frozenset(keys)) - protected)
+    own = sum(map(instance.size, protected))
+    room = max(instance.budget - own, 0)
+    fitting = [
+        frozenset(some)
+        for n in range(len(free) + 1)
+        for some in combinations(free, n)
+        if sum(map(instance.size, some)) <= room
+    ]
+    largest = [some for some in fitting if not any(some < other for other in fitting)]
+    return [some | protected for some in largest]

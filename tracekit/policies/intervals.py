@@ -1,0 +1,257 @@
+"""The most lookups that can hit, as a choice among intervals between the uses of a key.
+
+A lookup of a key that was looked up before closes an *interval*: from the batch of the one lookup to
+the batch of the other. The lookup hits if the key stays resident all that time. What a policy that
+reads only on demand leaves resident is therefore a set of kept intervals, and what limits it is the
+room after each batch (`Admission`). The functions here find how many intervals can be kept, or how
+many bytes; `bound` puts them together.
+
+They know nothing of policies. Source of the greedy rule: L. A. Belady (1966); of the argument by
+intervals: the interval scheduling of M. C. Carlisle and E. L. Lloyd (1995).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.kernels import kernel
+from tracekit.policies.base import Batches
+from tracekit.policies.positions import add, discard, empty_set, holds, largest
+from tracekit.trace.schema import DECODE
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """Which intervals there are, and how much room is left for them after each batch.
+
+    Attributes
+    ----------
+    batches : Batches
+    next_use : int32 [N]
+        Position of each key's next lookup where that closes an interval that counts; N elsewhere.
+    bypass : bool
+        The engine may drop at once what it has just read. An interval then takes room from its
+        first batch on, and the batch in hand takes none. Otherwise the batch in hand stays until
+        its load ends and takes its room, and an interval takes room between its two batches.
+    """
+
+    batches: Batches
+    next_use: np.ndarray
+    bypass: bool = False
+
+    @classmethod
+    def of(cls, batches: Batches, decode_only: bool, bypass: bool = False) -> "Room":
+        """Return the room of a run; `decode_only` leaves out intervals that a prompt's batch ends."""
+        next_use = batches.next_use
+        if decode_only:
+            n = len(batches.keys)
+            decode = np.append(np.repeat(batches.phase == DECODE, batches.lookups), False)
+            next_use = np.where(decode[next_use], next_use, n).astype(np.int32)
+        return cls(batches, next_use, bypass)
+
+    def capacity(self, budget: int) -> np.ndarray:
+        """Return the bytes that intervals may take after each batch, int64 [B]."""
+        if self.bypass:
+            return np.full(len(self.batches), budget, np.int64)
+        own = self.batches.lookups * self.batches.expert_bytes[self.batches.layer]
+        room: np.ndarray = np.maximum(budget - own, 0)
+        return room
+
+    def most_kept(
+        self,
+        capacity: np.ndarray,
+        sizes: np.ndarray,
+        among: np.ndarray | None = None,
+        divisible: bool = False,
+    ) -> tuple[int, int]:
+        """Keep intervals by Belady's rule: where room is short, the one that ends last goes.
+
+        At equal `sizes` no choice keeps more intervals. With `divisible` an interval may be kept in
+        part, and no choice keeps more bytes.
+
+        Parameters
+        ----------
+        capacity : int64 [B]
+            Bytes that intervals may take after each batch.
+        sizes : int64 [L]
+            Bytes of an interval of each layer.
+        among : bool [L], optional
+            The layers whose intervals count; all by default.
+        divisible : bool
+
+        Returns
+        -------
+        kept, kept_bytes : int
+            Intervals kept, those kept in part included, and their bytes.
+        """
+        if among is None:
+            among = np.ones(len(sizes), np.bool_)
+        kept, kept_bytes = _most_kept(
+            self.batches.batch_start,
+            self.batches.layer,
+            self.next_use,
+            self.batches.layer_of_lookup,
+            np.asarray(capacity, np.int64),
+            np.asarray(sizes, np.int64),
+            among,
+            divisible,
+            self.bypass,
+        )
+        return int(kept), int(kept_bytes)
+
+    def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return of each interval the first batch after which it takes room, the batch after the last, and its layer.
+
+        Returns
+        -------
+        first, stop : int64 [I]
+            It takes room after batches `first` to `stop` − 1; none if they are equal.
+        layer : int64 [I]
+        """
+        p = np.flatnonzero(self.next_use < len(self.next_use))
+        batch = np.repeat(np.arange(len(self.batches)), self.batches.lookups)
+        start, end = batch[p], batch[self.next_use[p]]
+        return start + (not self.bypass), end, self.batches.layer[start].astype(np.int64)
+
+    def price_bound(self, capacity: np.ndarray, iterations: int = 50) -> float:
+        """Return a number that the kept intervals cannot exceed, whatever their sizes.
+
+        Let room after batch t cost λ_t ≥ 0 a byte. A kept interval is worth 1 and pays for its
+        room; all rents together are at most Σ λ_t capacity_t. So at most
+        Σ λ_t capacity_t + Σ max(0, 1 − rent of an interval) intervals are kept (weak duality):
+        true of any prices. Subgradient steps make the number small, with Polyak's step length
+        towards what Belady's rule keeps.
+        """
+        first, stop, layer = self.spans()
+        unit = float(self.batches.expert_bytes.min(initial=1 << 62))
+        sizes = self.batches.expert_bytes / unit
+        feasible, _ = self.most_kept(capacity, self.batches.expert_bytes)
+        return float(
+            _price_bound(first, stop, sizes[layer], capacity / unit, float(feasible), iterations)
+        )
+
+
+# Waiting intervals are a set of numbers, the positions of the lookups that close them, as in
+# `belady`. An interval that was not kept is not in the set when its position comes. `gone` holds the
+# bytes that are missing of an interval that is kept in part.
+@kernel
+def _most_kept(
+    batch_start: np.ndarray,
+    batch_layer: np.ndarray,
+    next_use: np.ndarray,
+    layer_of_lookup: np.ndarray,
+    capacity: np.ndarray,
+    sizes: np.ndarray,
+    among: np.ndarray,
+    divisible: bool,
+    bypass: bool,
+) -> tuple[np.int64, np.int64]:
+    n_positions = next_use.size
+    bits, words, groups, place = empty_set(n_positions)
+    gone = np.zeros(n_positions if divisible else 0, np.int64)
+    top = np.int64(0)  # no group after this one holds anything
+    used = np.int64(0)
+    kept = np.int64(0)
+    kept_bytes = np.int64(0)
+    for b in range(batch_layer.size):
+        for p in range(batch_start[b], batch_start[b + 1]):
+            if holds(bits, p):
+                size = sizes[batch_layer[b]]
+                if divisible:
+                    size -= gone[p]
+                used -= size
+                kept += 1
+                kept_bytes += size
+        for late in range(2):
+            # An interval takes room from its first batch on, or after it: so the newcomers come
+            # before the eviction or after it.
+            if (late == 0) == bypass:
+                if not among[batch_layer[b]]:
+                    continue
+                for p in range(batch_start[b], batch_start[b + 1]):
+                    closes = np.int64(next_use[p])
+                    if closes == n_positions:
+                        continue
+                    used += sizes[batch_layer[b]]
+                    add(bits, words, groups, closes)
+                    top = max(top, closes >> 18)
+                continue
+            while used > capacity[b]:
+                while groups[top] == 0:
+                    top -= 1
+                last = largest(bits, words, groups, place, top)
+                size = sizes[layer_of_lookup[last]]
+                if divisible:
+                    size -= gone[last]
+                    if size > used - capacity[b]:
+                        gone[last] += used - capacity[b]
+                        used = capacity[b]
+                        break
+                used -= size
+                discard(bits, words, groups, last)
+    return kept, kept_bytes
+
+
+# Rents of all intervals follow from one running sum of the prices, and the room that the paying
+# ones take from one running sum of differences: an iteration is linear in batches and intervals.
+@kernel
+def _price_bound(
+    first: np.ndarray,
+    stop: np.ndarray,
+    size: np.ndarray,
+    capacity: np.ndarray,
+    feasible: float,
+    iterations: int,
+) -> float:
+    n = capacity.size
+    price = np.zeros(n)
+    total = np.zeros(n + 1)  # of the prices before each batch
+    step = np.zeros(n)
+    change = np.zeros(n + 1)
+    length = 0.0
+    for i in range(first.size):
+        length += size[i] * (stop[i] - first[i])
+    best = float(first.size)
+    if length == 0.0:
+        return best
+    # Start: one price for all, of a few the best.
+    uniform = 0.0
+    for j in range(-6, 14):
+        trial = 2.0**j * first.size / length / 8.0
+        value = trial * capacity.sum()
+        for i in range(first.size):
+            value += max(0.0, 1.0 - trial * size[i] * (stop[i] - first[i]))
+        if value < best:
+            best = value
+            uniform = trial
+    price[:] = uniform
+    for _ in range(iterations):
+        value = 0.0
+        for t in range(n):
+            total[t + 1] = total[t] + price[t]
+            value += price[t] * capacity[t]
+        change[:] = 0.0
+        for i in range(first.size):
+            worth = 1.0 - size[i] * (total[stop[i]] - total[first[i]])
+            if worth > 0.0:
+                value += worth
+                change[first[i]] += size[i]
+                change[stop[i]] -= size[i]
+        best = min(best, value)
+        # The subgradient is the room that is left at these prices.
+        taken = 0.0
+        norm = 0.0
+        for t in range(n):
+            taken += change[t]
+            slope = capacity[t] - taken
+            if price[t] == 0.0 and slope > 0.0:
+                slope = 0.0
+            change[t] = slope
+            norm += slope * slope
+        if norm == 0.0 or value <= feasible:
+            break
+        scale = (value - feasible) / norm
+        for t in range(n):
+            step[t] = 0.9 * step[t] - 0.3 * scale * change[t]
+            price[t] = max(0.0, price[t] + step[t])
+    return best
