@@ -254,3 +254,39 @@ def test_illegal_facts_are_refused(model: dict[str, Any], tmp_path: Path) -> Non
     with pytest.raises(TraceError):
         write(tmp_path / "run.trace", facts(**model), layers(), *rows())
     assert not (tmp_path / "run.trace").exists()
+
+
+def a_decode_pass(number: int, step: int, **other: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    place = {"turn": 1, "pass": number, "phase": 1, "step": np.array([step]), **other}
+    routing = {"layer": np.array([0, 1]), "experts": np.array([[0, 1, 2]] * 2)}
+    return {**place, **routing, "step": np.array([step] * 2)}, place
+
+
+def lacking_layer_1(number: int, step: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    routing, steps = a_decode_pass(number, step)
+    return {
+        name: values[:1] if np.ndim(values) else values for name, values in routing.items()
+    }, steps
+
+
+@pytest.mark.parametrize(
+    ("second", "sentence"),
+    [
+        (a_decode_pass(6, 9), "row 2: turn 1 goes from step 4 to step 9"),
+        (a_decode_pass(6, 5, turn=0), "row 2, column turn: 0 follows 1"),
+        (lacking_layer_1(6, 5), "row 2: the decode pass of turn 1, step 5 lacks layer 1"),
+        (a_decode_pass(8, 5), "pass 8 was written after pass 5"),
+        (a_decode_pass(5, 5), "pass 5 was written after pass 5"),
+    ],
+)
+def test_a_pass_that_does_not_follow_what_was_flushed(
+    second: tuple[dict[str, Any], dict[str, Any]], sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.trace"
+    writer = TraceWriter(path, facts(), top_k=TOP_K, threaded=False)
+    writer.write_pass(*a_decode_pass(5, 4))
+    writer.flush()
+    writer.write_pass(*second)
+    with pytest.raises((TraceError, ValueError), match=sentence):
+        writer.close()
+    assert Trace.open(path).n_rows == 2
