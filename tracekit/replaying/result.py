@@ -9,7 +9,7 @@ from tracekit.figures import Figure, Unit, counted
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import COLUMNS, LAYER_COLUMNS, Row
 from tracekit.replaying.text import replay_parts
-from tracekit.table import as_html, as_text
+from tracekit.table import Part, as_html, as_text
 from tracekit.trace import Trace, provenance
 
 if TYPE_CHECKING:
@@ -111,12 +111,15 @@ class ReplayResult:
             f"<ReplayResult of {self.trace.name}: {rows} of {', '.join(self.config['policies'])}>"
         )
 
+    def _parts(self) -> list[Part]:
+        return replay_parts(self.trace, self.rows, self.notes, self.config["flash_mib_s"])
+
     def to_text(self) -> str:
         """Return the table that the command line prints, with what its marks mean."""
-        return as_text(replay_parts(self))
+        return as_text(self._parts())
 
     def _repr_html_(self) -> str:
-        return as_html(replay_parts(self))
+        return as_html(self._parts())
 
     def plot(self, *, ax: "Axes | None" = None, **style: Any) -> "Axes":
         """Draw the hit rates over the budgets; as `tracekit.plots.plot_curves`, see there."""

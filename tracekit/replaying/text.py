@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import LayerRow, Row
 from tracekit.table import Column, Part, Table
-
-if TYPE_CHECKING:
-    from tracekit.replaying.result import ReplayResult
+from tracekit.trace import Trace
 
 UNDER_CYCLE = "^"
 OVER_BUDGET = "*"
@@ -27,16 +24,27 @@ class Labelled:
     row: Row
 
 
-def replay_parts(result: "ReplayResult") -> list[Part]:
-    """Return what was replayed, the tables, what their marks mean, the notes."""
+def replay_parts(
+    trace: Trace, rows: Sequence[Row], notes: Sequence[str], flash_mib_s: float | None
+) -> list[Part]:
+    """Return what was replayed, the tables, what their marks mean, the notes.
+
+    Parameters
+    ----------
+    trace : Trace
+    rows : sequence of Row
+    notes : sequence of str
+    flash_mib_s : float or None
+        The rate at which flash reads, if it was given.
+    """
     # Sorting is stable: at each size, policies stand as asked for.
-    rows = sorted(map(Labelled, labels_of(result.rows), result.rows), key=_budget)
-    parts: list[Part] = [_head(result), _figures(result, rows), *_counters(rows)]
-    if result.config["per_layer"]:
-        parts += _layers(rows)
-    notes = [note for note in result.notes if note not in result.trace.warnings]
-    legend = _legend([each.row for each in rows], result.config["flash_mib_s"])
-    parts.append("\n".join([*legend, *notes]))
+    labelled = sorted(map(Labelled, labels_of(rows), rows), key=_budget)
+    figures = _figures(trace, labelled, with_flash=flash_mib_s is not None)
+    parts: list[Part] = [_head(trace, rows), figures, *_counters(labelled)]
+    if any(row.layers for row in rows):
+        parts += _layers(labelled)
+    legend = _legend([each.row for each in labelled], flash_mib_s)
+    parts.append("\n".join([*legend, *(note for note in notes if note not in trace.warnings)]))
     return parts
 
 
@@ -44,8 +52,7 @@ def _budget(each: Labelled) -> int:
     return each.row.cache_bytes
 
 
-def _head(result: "ReplayResult") -> str:
-    trace = result.trace
+def _head(trace: Trace, rows: Sequence[Row]) -> str:
     incomplete = "" if trace.complete else " (incomplete)"
     lines = [
         printable(
@@ -56,8 +63,8 @@ def _head(result: "ReplayResult") -> str:
         f"token cycle {mib(trace.token_cycle_bytes)} MiB, "
         f"{counted(trace.n_decoded, 'decoded token')}",
     ]
-    if not _lookups_differ(result.rows):
-        first = result.rows[0]
+    if not _lookups_differ(rows):
+        first = rows[0]
         lines.append(f"expert lookups: {first.lookups_decode} decode, {first.lookups} cumulative")
     return "\n".join(lines)
 
@@ -87,8 +94,8 @@ def _label_column() -> Column[Labelled]:
     return Column("policy", lambda each: each.label, left=True)
 
 
-def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> Table[Labelled]:
-    tokens, bank = result.trace.n_decoded, result.trace.bank_bytes
+def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Table[Labelled]:
+    tokens, bank = trace.n_decoded, trace.bank_bytes
     rows = [each.row for each in labelled]
 
     def per_token(each: Labelled) -> str:
@@ -110,7 +117,7 @@ def _figures(result: "ReplayResult", labelled: Sequence[Labelled]) -> Table[Labe
         ),
         Column("cumulative\nbelow bound\npoints", lambda e: percent(e.row.gap_to_bound)),
         Column("decode\nread per\ntoken\nMiB", per_token),
-        *([] if result.config["flash_mib_s"] is None else [_flash()]),
+        *([_flash()] if with_flash else []),
         Column("cumulative\nread\nMiB", lambda e: _at_least(e.row, mib(e.row.read_bytes))),
         Column(
             "decode\npeak\nresident\nMiB ",

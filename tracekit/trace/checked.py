@@ -4,7 +4,7 @@ In: the rows of the file and the model's facts. Out: numpy columns. This module 
 rows follow each other, nor of other files.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 from tracekit.trace import checks
 from tracekit.trace.columns import NULLS, to_numpy, valid_rows
 from tracekit.trace.facts import ModelFacts
+from tracekit.trace.passes import blocks
 from tracekit.trace.rows import Rows, all_null, width
 
 # A value of these was computed by the model: a sentence about one names its token and layer, too.
@@ -96,6 +97,27 @@ class CheckedColumns:
                 values = to_numpy(table[name], NULLS.get(name, 0))
             columns[name] = values.astype(np.float32) if values.dtype == np.float16 else values
         return columns
+
+    def in_blocks(
+        self, names: Sequence[str], phase: int | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Iterate over the rows in blocks that never cut a decode pass; only those of `phase`.
+
+        The file needs the columns `pass` and `phase`.
+
+        Raises
+        ------
+        TraceError
+            As for `whole`.
+        """
+        place = self.whole(["pass", "phase"])
+        for start, stop in blocks(self.rows.group_ends, place["pass"], place["phase"]):
+            wanted = None if phase is None else place["phase"][start:stop] == phase
+            if wanted is None or wanted.all():
+                yield self.read(names, start, stop)
+            elif wanted.any():
+                block = self.read(names, start, stop)
+                yield {name: values[wanted] for name, values in block.items()}
 
     def check(self, known: Collection[str], most_bytes: int) -> None:
         """Check the columns `known` that take at most `most_bytes` each, and all that are cached.

@@ -5,19 +5,40 @@ In: an open trace. Out: HTML in which every text is escaped, as the names in a t
 
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+import numpy as np
 
 from tracekit.trace.errors import TraceError
-
-if TYPE_CHECKING:
-    from tracekit.trace.reader import Trace
+from tracekit.trace.facts import TraceFacts
 
 MIB = 2**20
 # What a trace may carry beside the experts of a routing.
 OPTIONAL = ("weights", "residency", "dropped", "logits", "gate_input")
 
 
-def trace_html(trace: "Trace") -> str:
+class Described(Protocol):
+    """What the table needs of a trace."""
+
+    facts: TraceFacts
+    name: str
+    warnings: list[str]
+    complete: bool
+    n_expert: int
+    top_k: int
+    n_decoded: int
+    n_turns: int
+    n_rows: int
+    moe_layers: np.ndarray
+    bank_bytes: int
+    token_cycle_bytes: int
+    budget_bytes: int | None
+
+    def has(self, column: str) -> bool:
+        """Say whether a column of the routings is there."""
+
+
+def trace_html(trace: Described) -> str:
     """Return a table of two columns: what is known of `trace`, and its warnings."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in _lines(trace)
@@ -25,7 +46,7 @@ def trace_html(trace: "Trace") -> str:
     return f"<table>{rows}</table>"
 
 
-def _lines(trace: "Trace") -> Iterator[tuple[str, str]]:
+def _lines(trace: Described) -> Iterator[tuple[str, str]]:
     facts, model = trace.facts, trace.facts.model
     yield "trace", f"{trace.name} ({facts.source}, {'' if trace.complete else 'in'}complete)"
     yield "model", f"{model.name} ({', '.join(filter(None, [model.arch, model.quantisation]))})"

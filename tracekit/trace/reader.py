@@ -19,7 +19,6 @@ from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
-from tracekit.trace.passes import blocks
 from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 from tracekit.trace.steps import StepTable, steps_of
@@ -290,14 +289,7 @@ class Trace:
             As of `routing`.
         """
         self._require(columns, self._routing, "routings")
-        place = self.routing(["pass", "phase"])
-        for start, stop in blocks(self._routing.rows.group_ends, place["pass"], place["phase"]):
-            wanted = None if phase is None else place["phase"][start:stop] == phase
-            if wanted is None or wanted.all():
-                yield self._routing.read(columns, start, stop)
-            elif wanted.any():
-                block = self._routing.read(columns, start, stop)
-                yield {name: values[wanted] for name, values in block.items()}
+        yield from self._routing.in_blocks(columns, phase)
 
     def steps(
         self, columns: Sequence[str], start: int = 0, stop: int | None = None
