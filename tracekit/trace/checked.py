@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tracekit.trace import checks
 from tracekit.trace.columns import NULLS, to_numpy, valid_rows
+from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
 from tracekit.trace.passes import blocks
 from tracekit.trace.rows import Rows, all_null, width
@@ -97,6 +98,19 @@ class CheckedColumns:
                 values = to_numpy(table[name], NULLS.get(name, 0))
             columns[name] = values.astype(np.float32) if values.dtype == np.float16 else values
         return columns
+
+    def require(self, names: Sequence[str], trace: str, kind: str) -> None:
+        """Refuse names that are not columns; `trace` and `kind` name in the sentence whose they are.
+
+        Raises
+        ------
+        TraceError
+        """
+        for name in names:
+            if name not in self.names:
+                raise TraceError(
+                    f"{trace} has no column {name!r} in its {kind}; it has: {', '.join(self.names)}."
+                )
 
     def in_blocks(
         self, names: Sequence[str], phase: int | None = None

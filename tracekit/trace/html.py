@@ -17,28 +17,38 @@ MIB = 2**20
 OPTIONAL = ("weights", "residency", "dropped", "logits", "gate_input")
 
 
-class Described(Protocol):
+class _Described(Protocol):
     """What the table needs of a trace."""
 
     facts: TraceFacts
     name: str
     warnings: list[str]
-    complete: bool
-    n_expert: int
-    top_k: int
-    n_decoded: int
-    n_turns: int
-    n_rows: int
-    moe_layers: np.ndarray
-    bank_bytes: int
-    token_cycle_bytes: int
-    budget_bytes: int | None
 
-    def has(self, column: str) -> bool:
-        """Say whether a column of the routings is there."""
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def n_expert(self) -> int: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def n_decoded(self) -> int: ...
+    @property
+    def n_turns(self) -> int: ...
+    @property
+    def n_rows(self) -> int: ...
+    @property
+    def moe_layers(self) -> np.ndarray: ...
+    @property
+    def bank_bytes(self) -> int: ...
+    @property
+    def token_cycle_bytes(self) -> int: ...
+    @property
+    def budget_bytes(self) -> int | None: ...
+
+    def has(self, column: str) -> bool: ...
 
 
-def trace_html(trace: Described) -> str:
+def trace_html(trace: _Described) -> str:
     """Return a table of two columns: what is known of `trace`, and its warnings."""
     rows = "".join(
         f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in _lines(trace)
@@ -46,7 +56,7 @@ def trace_html(trace: Described) -> str:
     return f"<table>{rows}</table>"
 
 
-def _lines(trace: Described) -> Iterator[tuple[str, str]]:
+def _lines(trace: _Described) -> Iterator[tuple[str, str]]:
     facts, model = trace.facts, trace.facts.model
     yield "trace", f"{trace.name} ({facts.source}, {'' if trace.complete else 'in'}complete)"
     yield "model", f"{model.name} ({', '.join(filter(None, [model.arch, model.quantisation]))})"

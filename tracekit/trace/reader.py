@@ -15,7 +15,6 @@ from tracekit.trace import storage, validation
 from tracekit.trace.checked import CheckedColumns, locked
 from tracekit.trace.checks import Locate
 from tracekit.trace.digest import digest
-from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
@@ -79,8 +78,7 @@ class Trace:
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
 
-    def _repr_html_(self) -> str:
-        return trace_html(self)
+    _repr_html_ = trace_html
 
     @classmethod
     def open(
@@ -222,8 +220,7 @@ class Trace:
     def rows(self, file: str) -> Rows:
         """Return the rows of ``routing.parquet``, ``steps.parquet`` or ``layers.parquet``.
 
-        This is for code that moves whole tables; questions go to `routing`, `iter_routing` and
-        `steps`.
+        For code that moves whole tables; questions go to `routing`, `iter_routing`, `steps`.
         """
         files = {ROUTING_FILE: self._routing, STEPS_FILE: self._steps, LAYERS_FILE: self._layers}
         return files[file].rows
@@ -265,7 +262,7 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._require(columns, self._routing, "routings")
+        self._routing.require(columns, self.name, "routings")
         return self._routing.whole(columns)
 
     def iter_routing(
@@ -288,7 +285,7 @@ class Trace:
         dict of str to numpy.ndarray
             As of `routing`.
         """
-        self._require(columns, self._routing, "routings")
+        self._routing.require(columns, self.name, "routings")
         yield from self._routing.in_blocks(columns, phase)
 
     def steps(
@@ -315,16 +312,8 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._require([name for name in columns if name != "kept"], self._steps, "steps")
+        self._steps.require([name for name in columns if name != "kept"], self.name, "steps")
         return self._step_table.read(columns, start, stop)
-
-    def _require(self, columns: Sequence[str], file: CheckedColumns, kind: str) -> None:
-        for column in columns:
-            if column not in file.names:
-                raise TraceError(
-                    f"{self.name} has no column {column!r} in its {kind}; "
-                    f"it has: {', '.join(file.names)}."
-                )
 
     # ---- layers ----------------------------------------------------------------------------
 
