@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations
 
 import numpy as np
@@ -207,3 +207,18 @@ class Case:
 def cases(**limits):
     """Draw a case; `limits` are those of `runs`."""
     return st.builds(Case, runs(**limits), st.integers(0, 2**32 - 1))
+
+
+@cache
+def long_case():
+    """Return a run of some thousand lookups, in which other experts become popular now and then."""
+    rng = np.random.default_rng(0)
+    popular = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
+    passes = [(0, False, 0, {layer: [(0, 1), (4, 5)] for layer in (1, 2)})]
+    for step in range(2, 1202):
+        popular = np.roll(popular, step % 300 == 0)
+        drawn = {
+            layer: [tuple(rng.choice(6, 2, replace=False, p=popular).tolist())] for layer in (1, 2)
+        }
+        passes.append((0, True, step, drawn))
+    return Case(Run(sizes={1: 2, 2: 3}, n_expert=6, top_k=2, passes=tuple(passes)), seed=1)

@@ -14,7 +14,7 @@ from pathlib import Path
 import acting_reference  # noqa: F401  # files its oracles
 import numpy as np
 import pytest
-from cache_runs import EXAMPLES, Case, Run, cases
+from cache_runs import EXAMPLES, Case, cases, long_case
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from reference import ORACLES
@@ -127,20 +127,6 @@ def test_it_agrees_with_its_oracle_on_a_long_run(name):
         for param, values in ORACLES[name].params.items()
     }
     check_answers(name, long_case(), params, [7, 13])
-
-
-@cache
-def long_case() -> Case:
-    rng = np.random.default_rng(0)
-    popular = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
-    passes = [(0, False, 0, {layer: [(0, 1), (4, 5)] for layer in (1, 2)})]
-    for step in range(2, 1202):
-        popular = np.roll(popular, step % 300 == 0)
-        drawn = {
-            layer: [tuple(rng.choice(6, 2, replace=False, p=popular).tolist())] for layer in (1, 2)
-        }
-        passes.append((0, True, step, drawn))
-    return Case(Run(sizes={1: 2, 2: 3}, n_expert=6, top_k=2, passes=tuple(passes)), seed=1)
 
 
 def check_limit(answer, expected, exact):
