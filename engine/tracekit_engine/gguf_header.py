@@ -5,7 +5,6 @@ what the header says is a model that can run.
 """
 
 import ctypes
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -159,21 +158,14 @@ class Header:
         """Return which part of how many this file is, from 1; (1, 1) of a model in one file."""
         return self._whole("split.no") + 1, max(1, self._whole("split.count"))
 
-    def check_floats(self, prefix: str) -> None:
-        """Refuse a key that begins with `prefix` and is nan, or is a negative epsilon.
-
-        Raises
-        ------
-        TracekitError
-            There is such a key.
-        """
+    def numbers(self, prefix: str) -> Iterator[tuple[str, int | float]]:
+        """Give each number under a key that begins with `prefix`, and those of arrays too."""
         for index in range(self._int("gguf_get_n_kv", ctypes.c_int64)):
             key = self._text("gguf_get_key", index)
             value = self._value(key) if key.startswith(prefix) else None
-            if isinstance(value, float) and math.isnan(value):
-                raise TracekitError(f"{self.path}: {key} is nan; it must be a number.")
-            if isinstance(value, float) and value < 0 and key.endswith("epsilon"):
-                raise TracekitError(f"{self.path}: {key} is {value}; it must be 0 or more.")
+            for number in value if isinstance(value, list) else [value]:
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    yield key, number
 
     def tensors(self, file: int) -> dict[str, StoredTensor]:
         """Return the file's tensors by name.

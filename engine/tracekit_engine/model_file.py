@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tracekit.trace.errors import TracekitError
+from tracekit_engine import header_numbers
 from tracekit_engine.ggml import type_name
 from tracekit_engine.gguf_header import EXPERT_WEIGHT, Header, Metadata, StoredTensor
 
@@ -60,7 +61,7 @@ class ModelFile(Metadata):
             tensors.update(header.tensors(0))
             _check_part(header, 1, len(paths))
             metadata = header.metadata()
-            header.check_floats(f"{metadata.arch}.")
+            header_numbers.check(paths[0], header.numbers(f"{metadata.arch}."))
         for index, later in enumerate(paths[1:], start=1):
             with Header.opened(later) as header:
                 tensors.update(header.tensors(index))

@@ -71,6 +71,32 @@ def test_a_dense_model(tmp_path: Path) -> None:
     assert "dense model (llama)" in refusal(path)
 
 
+INF = float("inf")
+OUT_OF_RANGE = [
+    ("attention.layer_norm_rms_epsilon", INF, "rms_epsilon is inf; it must be a finite number"),
+    ("attention.layer_norm_rms_epsilon", -INF, "rms_epsilon is -inf; it must be a finite number"),
+    ("attention.layer_norm_rms_epsilon", 1e30, "rms_epsilon is 1e\\+30; it must be from 0 to 1"),
+    ("attention.layer_norm_rms_epsilon", 2.0, "rms_epsilon is 2.0; it must be from 0 to 1"),
+    ("attention.layer_norm_epsilon", INF, "norm_epsilon is inf"),
+    ("rope.freq_base", INF, "freq_base is inf"),
+    ("rope.freq_base", 0.0, "freq_base is 0.0; it must be from 1e-06 to 1e\\+15"),
+    ("rope.freq_base_swa", -1.0, "freq_base_swa is -1.0"),
+    ("rope.scaling.factor", INF, "scaling.factor is inf"),
+    ("rope.scaling.factor", -2.0, "scaling.factor is -2.0"),
+    ("expert_weights_scale", 3e38, "expert_weights_scale is 3e\\+38"),
+    ("logit_scale", -INF, "logit_scale is -inf"),
+    ("swiglu_clamp_exp", [10.0, INF, 10.0], "swiglu_clamp_exp is inf"),
+    ("a.key.unknown.here", float("nan"), "key.unknown.here is nan"),
+    ("rope.dimension_count", 0, "rope.dimension_count is 0; it must be from 1 to 65,536"),
+    ("rope.dimension_count", 2**32 - 1, "rope.dimension_count is 4,294,967,295"),
+    ("rope.dimension_count_swa", 0, "rope.dimension_count_swa is 0"),
+    ("attention.sliding_window", 2**31, "sliding_window is 2,147,483,648; it must be from 0 to 16"),
+    ("attention.sliding_window", 2**31 - 1, "sliding_window is 2,147,483,647"),
+    ("context_length", 0, "context_length is 0; it must be from 1 to 2,147,483,647"),
+    ("context_length", 2**32 - 1, "context_length is 4,294,967,295"),
+    ("embedding_length", 0, "embedding_length is 0; it must be from 1 to 16,777,216"),
+]
+
 CONTRADICTIONS = [
     ({"expert_count": None}, "expert_count is 0 or missing, .* its weights are of 8 experts"),
     ({"expert_count": 9}, "expert_count is 9, .* its weights are of 8 experts"),
@@ -93,6 +119,7 @@ CONTRADICTIONS = [
     ({"attention.layer_norm_rms_epsilon": float("nan")}, "rms_epsilon is nan"),
     ({"attention.layer_norm_rms_epsilon": -1.0}, "rms_epsilon is -1.0"),
     ({"rope.freq_base": float("nan")}, "rope.freq_base is nan"),
+    *(({key: value}, sentence) for key, value, sentence in OUT_OF_RANGE),
 ]
 
 
