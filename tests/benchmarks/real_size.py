@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "engine"))
 
-from tiny_models import add_keys, add_vocabulary
+from gguf_parts import add_keys, add_vocabulary
 
 # Qwen3-30B-A3B's layers: 2048 wide, 32 heads of 128, 128 experts of 768, 8 used.
 D, HEADS, KV_HEADS, HEAD, FF_EXPERT, EXPERTS, TOP_K = 2048, 32, 4, 128, 768, 128, 8

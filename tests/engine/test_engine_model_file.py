@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tiny_models
 from gguf import GGUFWriter
+from gguf_parts import add_keys, add_vocabulary
 
 from tracekit.trace import TracekitError
 from tracekit_engine.gguf_header import EXPERT_WEIGHT
@@ -151,9 +152,9 @@ def test_experts_used_layer_by_layer(tmp_path: Path) -> None:
 def one_tensor_per_expert(path: Path) -> Path:
     with_stacks = ModelFile.open(tiny_models.write(path.with_name("stacked.gguf"), "llama"))
     writer = GGUFWriter(path, "llama")
-    tiny_models.add_vocabulary(writer)
+    add_vocabulary(writer)
     keys = {"block_count": 3, "expert_count": 8, "expert_used_count": 2, "embedding_length": 64}
-    tiny_models.add_keys(writer, "llama", keys)
+    add_keys(writer, "llama", keys)
     for name, tensor in with_stacks.tensors.items():
         if EXPERT_WEIGHT.fullmatch(name):
             base = name.removesuffix("_exps.weight")
