@@ -60,7 +60,7 @@ def retention(loads, sizes, budget):
     return out
 
 
-@oracle("prefetch", spec_max=[0, 1, 2, 9], drop_frac=[0.0, 0.5, 1.0])
+@oracle("prefetch", spec_max=[0, 1, 9, 2], drop_frac=[0.0, 1.0, 0.5])
 def prefetch(loads, sizes, budget, spec_max, drop_frac):
     """A guess predicted to weigh less than ``drop_frac / k`` is not read ahead, but for the best."""
     cache = Cache(sizes, budget)
@@ -176,7 +176,7 @@ def lossy(loads, sizes, budget, static, leaves_out):
     return out
 
 
-@oracle("drop-cold", frac=[0.0, 0.5, 0.75, 1.0, 3.0], static=[False, True])
+@oracle("drop-cold", frac=[0.0, 0.5, 0.75, 3.0, 1.0], static=[True, False])
 def drop_cold(loads, sizes, budget, frac, static):
     k = next((len(load.experts) for load in loads if load.decode), 1)
 
@@ -186,6 +186,6 @@ def drop_cold(loads, sizes, budget, frac, static):
     return lossy(loads, sizes, budget, static, leaves_out)
 
 
-@oracle("fewer-experts", keep=lambda k: range(1, k + 1), static=[False, True])
+@oracle("fewer-experts", keep=lambda k: range(k, 0, -1), static=[True, False])
 def fewer_experts(loads, sizes, budget, keep, static):
     return lossy(loads, sizes, budget, static, lambda share, place, *_: place >= keep)

@@ -77,7 +77,8 @@ class Oracle:
         ``replay(loads, sizes, budget, **params)`` returns an `Outcome`, or the `Limits` of a bound;
         `sizes` maps a layer to the bytes of one of its experts.
     params : dict
-        Values of each parameter, or a function that gives them for a model's top k.
+        Values of each parameter, or a function that gives them for a model's top k. A long run is
+        tried at the last ones.
     """
 
     replay: Callable
