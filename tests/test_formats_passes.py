@@ -32,7 +32,9 @@ def passes(trace: Trace) -> list[tuple[int, int, bool]]:
     return list(zip(*(steps[name].tolist() for name in ("pass", "step", "kept")), strict=True))
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize(
+    "seed", [*range(40), *(pytest.param(s, marks=pytest.mark.slow) for s in range(40, 200))]
+)
 def test_what_an_exact_engine_wrote_replays_exactly(seed, tmp_path):
     """Chunked prompts, drafted and rejected tokens, cancels, several turns, unequal sizes."""
     written = session(seed)
