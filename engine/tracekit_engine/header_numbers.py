@@ -25,7 +25,7 @@ class _Range(NamedTuple):
 
 # By the last words of a key. The limits lie far beyond what models have.
 _RANGES = {
-    "context_length": _Range(1, (1 << 31) - 1),
+    "context_length": _Range(1, (1 << 32) - 1),
     "embedding_length": _Range(1, 1 << 24),
     "attention.sliding_window": _Range(0, 1 << 24),
     "rope.dimension_count": _Range(1, 1 << 16),

@@ -93,8 +93,7 @@ OUT_OF_RANGE = [
     ("rope.dimension_count_swa", 0, "rope.dimension_count_swa is 0"),
     ("attention.sliding_window", 2**31, "sliding_window is 2,147,483,648; it must be from 0 to 16"),
     ("attention.sliding_window", 2**31 - 1, "sliding_window is 2,147,483,647"),
-    ("context_length", 0, "context_length is 0; it must be from 1 to 2,147,483,647"),
-    ("context_length", 2**32 - 1, "context_length is 4,294,967,295"),
+    ("context_length", 0, "context_length is 0; it must be from 1 to 4,294,967,295"),
     ("embedding_length", 0, "embedding_length is 0; it must be from 1 to 16,777,216"),
 ]
 
