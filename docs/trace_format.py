@@ -84,6 +84,9 @@ FACTS = {
     "seed": "seed of the sampling",
     "command": "the command line of the recording",
     "notes": "everything else that was worth keeping",
+    "slot_order": "order of the slots of a routing: ranked (heaviest first), sorted (by expert id) "
+    "or unknown",
+    "inferred": "what the source did not say, and how it was inferred",
 }
 
 # Widths that stand for these names in the types of list columns.

@@ -124,7 +124,7 @@ app.command("predict")(predict.predict)
 app.command("sweep")(sweep.sweep)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)
-app.command("import")(import_.import_)
+app.command("import", epilog=import_.FROM_ARRAYS)(import_.import_)
 app.command("info")(info.info)
 app.command("policies")(policies.policies)
 

@@ -1,23 +1,38 @@
-"""``tracekit import``: turn another recorder's file into a ``.trace`` directory."""
+"""``tracekit import``: turn other tools' files into a ``.trace`` directory."""
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tracekit.cli.console import Console
-from tracekit.cli.opening import open_trace
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
 from tracekit.figures import MIB, in_bytes
 from tracekit.trace.errors import UsageError
 
+# What somebody with arrays writes; README and docs/formats.md show the same lines.
+FROM_ARRAYS = """\
+From arrays of your own, in Python:
+
+\b
+  import numpy as np
+  experts = np.stack(chosen)  # integers [tokens, layers, k]; -1: none
+  np.savez("run.npz", experts=experts, prompt_lengths=[512], lengths=[len(experts)])
+  # then: tracekit import run.npz --expert-mib 3.5 --n-expert 64 -o run.trace
+  # docs/formats.md shows all arrays, and the same as CSV, Parquet and JSON lines
+"""
+
 
 def import_(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to import.", show_default=False)
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="The file to import; several files of one run, or a folder of them.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path,
@@ -25,6 +40,50 @@ def import_(
             "-o", "--output", metavar="X.trace", help="The trace to write.", show_default=False
         ),
     ],
+    expert_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--expert-mib", metavar="M", help="Size of one expert in MiB, if FILE does not say it."
+        ),
+    ] = None,
+    n_expert: Annotated[
+        int | None,
+        typer.Option(
+            "--n-expert",
+            metavar="N",
+            help="Experts of a MoE layer. Default: as FILE says, else its largest id + 1.",
+        ),
+    ] = None,
+    n_layer: Annotated[
+        int | None,
+        typer.Option(
+            "--n-layer",
+            metavar="N",
+            help="Layers of the model, those without experts too. Default: as FILE says, else up "
+            "to the last that routed.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", metavar="K", help="Experts that a token uses at a layer."),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            "--axes",
+            metavar="tokens,layers,k",
+            help="What the axes of an array of experts are, in their order.",
+        ),
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            "--chunk",
+            metavar="N",
+            help="Most tokens of a prefill pass, if FILE does not show its passes. Default: each "
+            "prompt is one pass.",
+        ),
+    ] = None,
     cache_mib: Annotated[
         float | None,
         typer.Option(
@@ -37,30 +96,50 @@ def import_(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Turn another recorder's file into a trace.
+    """Turn other tools' files into a trace.
 
-    The format is recognised by the content of the file, not by its name.
+    The format is recognised by what is in the files, not by their names; `tracekit formats` lists
+    what can be read.
     """
     console = Console(quiet, verbose)
     check_free(output, force)
-    from tracekit.trace import EngineFacts, write_trace
+    from tracekit.formats import ImportOptions, import_any
     from tracekit.trace.folder import check_target
 
     check_target(output, force)
     if cache_mib is not None and not 0 <= cache_mib <= MAX_MIB:
         raise UsageError(f"--cache-mib takes a size in MiB from 0 to 1e12, not {cache_mib:g}.")
-    trace = open_trace(file, console)
-    if cache_mib is not None:
-        engine = trace.facts.engine or EngineFacts(name="unknown")
-        engine = replace(engine, cache_bytes=round(cache_mib * MIB))
-        trace.facts = replace(trace.facts, engine=engine)
-    write_trace(trace, output, force=force)
+    options = ImportOptions(
+        expert_mib=expert_mib,
+        n_expert=n_expert,
+        n_layer=n_layer,
+        top_k=top_k,
+        axes=None if axes is None else tuple(axes.replace(" ", "").split(",")),
+        chunk=chunk,
+    )
+    cache_bytes = None if cache_mib is None else round(cache_mib * MIB)
+    done = import_any(files, output, options, force=force, cache_bytes=cache_bytes)
+    for warning in done.warnings:
+        console.warn(warning)
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
-    console.note(f"Wrote {output}: {trace.n_rows} routings, {in_bytes(n_bytes)}.")
+    console.note(f"Wrote {output}: {done.n_rows} routings, {in_bytes(n_bytes)}.")
+    for name, how in done.facts.inferred.items():
+        console.note(f"{files[0]} does not say {_WORDS.get(name, name)}: {how}.")
     validate = []
-    if trace.has("residency"):
-        if trace.budget_bytes is None:
-            console.note(f"{file} does not say how large the engine's cache was; give --cache-mib.")
+    if "residency" in done.columns:
+        if done.facts.engine is None or done.facts.engine.cache_bytes is None:
+            console.note(
+                f"{files[0]} does not say how large the engine's cache was; give --cache-mib."
+            )
         else:
             validate = ["--validate"]
     console.note(f"Next: {shlex.join(['tracekit', 'replay', str(output), *validate])}")
+
+
+_WORDS = {
+    "n_expert": "how many experts a layer has",
+    "n_layer": "how many layers the model has",
+    "expert_bytes": "how large an expert is",
+    "passes": "its passes",
+    "phases": "what is prompt",
+}

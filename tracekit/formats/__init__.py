@@ -5,10 +5,24 @@ To add a format, write a file beside this one with a class derived from `Format`
 ``tests/test_formats_conformance.py`` then tests it like every other format.
 """
 
-from tracekit.formats.base import FORMATS, Format, read_bytes, register
-from tracekit.formats.opening import as_trace, open_any
+from tracekit.formats.base import read_bytes
+from tracekit.formats.format import FORMATS, Format, register
+from tracekit.formats.opening import as_trace, import_any, open_any
+from tracekit.formats.options import ImportOptions, ModelSizes
 
-# One line for each format: its import registers it.
+# One line for each format: its import registers it. The first that recognises a file reads it, so
+# those that anybody's file may resemble stand last.
 from tracekit.formats import route_trace as route_trace  # isort: skip
+from tracekit.formats import universal_arrays as universal_arrays  # isort: skip
 
-__all__ = ["FORMATS", "Format", "as_trace", "open_any", "read_bytes", "register"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "ImportOptions",
+    "ModelSizes",
+    "as_trace",
+    "import_any",
+    "open_any",
+    "read_bytes",
+    "register",
+]

@@ -14,6 +14,7 @@ from tracekit.trace.schema import SCHEMA_VERSION
 
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
+SLOT_ORDERS = ("ranked", "sorted", "unknown")
 
 _SCHEMA = "tracekit.trace/"
 Part = TypeVar("Part", "ModelFacts", "EngineFacts")
@@ -79,6 +80,12 @@ class TraceFacts:
         ``{"temperature": 0.0, …}``.
     notes : dict
         Everything else that an importer or a recorder found worth keeping.
+    slot_order : {"ranked", "sorted", "unknown"}
+        Whether the slots of a routing stand heaviest first, in the order of their expert ids, or in
+        one that the source of the trace does not say.
+    inferred : dict
+        By name, what the source of the trace did not say and how it was inferred:
+        ``{"n_expert": "the largest expert id + 1"}``.
     """
 
     model: ModelFacts
@@ -92,6 +99,8 @@ class TraceFacts:
     seed: int | None = None
     command: list[str] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    slot_order: str = "ranked"
+    inferred: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write, schema version first."""
@@ -126,6 +135,7 @@ class TraceFacts:
         _check_model(self.model, where)
         _check_word("gating", self.model.gating, (None, *GATINGS), where)
         _check_word("source", self.source, SOURCES, where)
+        _check_word("slot_order", self.slot_order, SLOT_ORDERS, where)
         budget = self.engine.cache_bytes if self.engine else None
         if budget is not None and not 0 <= budget < 1 << 62:
             raise TraceError(
