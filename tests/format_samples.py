@@ -4,9 +4,12 @@ A sample has a prompt and several decoded tokens at two or more layers, in the o
 """
 
 import io
+import json
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import route_trace_files
 
 from tracekit.formats import ImportOptions
@@ -34,6 +37,47 @@ def saved(write, *args, **named) -> bytes:
 # A prompt of three tokens and four decoded ones, at two layers, of eight experts two.
 EXPERTS = np.array([[[t % 7, 7], [(t + 3) % 7, (t + 1) % 7]] for t in range(7)], np.int16)
 
+PHASES = ["prefill"] * 3 + ["decode"] * 4
+
+
+def in_engine_order():
+    """Yield token, layer and experts of each routing, in the order of a trace."""
+    for tokens in ([0, 1, 2], [3], [4], [5], [6]):
+        for layer in (0, 1):
+            for token in tokens:
+                yield token, layer, EXPERTS[token, layer].tolist()
+
+
+def long_csv() -> bytes:
+    lines = ["prompt,token,layer,slot,expert,weight,phase"]
+    for token, layer, experts in in_engine_order():
+        for slot, expert in enumerate(experts):
+            weight = 0.7 - 0.4 * slot
+            lines.append(f"a,{token},{layer},{slot},{expert},{weight:.1f},{PHASES[token]}")
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def long_parquet() -> bytes:
+    tokens, layers, experts = zip(*in_engine_order(), strict=True)
+    phases = [PHASES[token] for token in tokens]
+    columns = {"token": tokens, "layer": layers, "experts": experts, "phase": phases}
+    return saved(lambda file: pq.write_table(pa.table(columns), file))
+
+
+def json_lines() -> bytes:
+    first = {"record_type": "metadata", "num_experts": 8, "experts_per_token": 2, "model_id": "m"}
+    lines = [json.dumps(first)]
+    for token, layer, experts in in_engine_order():
+        row = {"token_idx": token, "layer_idx": layer, "selected_ids": experts}
+        lines.append(json.dumps({"phase": PHASES[token], **row, "gate_weights": [0.5, 0.25]}))
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def layer_expert() -> bytes:
+    rows = [f"{layer},{expert}" for _, layer, experts in in_engine_order() for expert in experts]
+    return "".join(f"{row}\n" for row in ["layer,expert", *rows]).encode()
+
+
 SAMPLES: dict[str, Sample] = {
     "route_trace": Sample(
         route_trace_files.text(
@@ -52,4 +96,8 @@ SAMPLES: dict[str, Sample] = {
         is_text=False,
     ),
     "npy": Sample(saved(np.save, EXPERTS), is_text=False),
+    "csv": Sample(long_csv()),
+    "parquet": Sample(long_parquet(), is_text=False),
+    "jsonl": Sample(json_lines()),
+    "layer-expert": Sample(layer_expert(), ImportOptions(top_k=2)),
 }

@@ -13,7 +13,10 @@ from tracekit.formats.options import ImportOptions, ModelSizes
 # One line for each format: its import registers it. The first that recognises a file reads it, so
 # those that anybody's file may resemble stand last.
 from tracekit.formats import route_trace as route_trace  # isort: skip
+from tracekit.formats import graph_order as graph_order  # isort: skip
 from tracekit.formats import universal_arrays as universal_arrays  # isort: skip
+from tracekit.formats import universal_jsonl as universal_jsonl  # isort: skip
+from tracekit.formats import universal_tables as universal_tables  # isort: skip
 
 __all__ = [
     "FORMATS",

@@ -50,9 +50,9 @@ def damaged(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        raise TraceError(f"{name} cannot be read: {error.strerror or error}.") from error
-    except (*_DAMAGED, pa.ArrowException) as error:
+    except (*_DAMAGED, OSError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise TraceError(f"{name} cannot be read: {error.strerror}.") from error
         fault = str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__
         raise TraceError(f"{name} is damaged or cut ({fault}); copy or write it again.") from error
 

@@ -46,6 +46,20 @@ class File:
         """
         return read_bytes(self.path, HEAD_BYTES)
 
+    @cached_property
+    def first_lines(self) -> bytes:
+        """The first two lines, decompressed, if they are of text and not longer than 1 MiB.
+
+        Raises
+        ------
+        TraceError
+            The file cannot be read.
+        """
+        text = self.head
+        if text.count(b"\n") < 2 and len(text) == HEAD_BYTES and b"\0" not in text:
+            text = read_bytes(self.path, _PIECE)
+        return b"".join(text.splitlines(keepends=True)[:2])
+
     def mentions(self, *words: bytes) -> bool:
         """Say whether all of `words` stand anywhere in the file; it is read to the last of them.
 
