@@ -32,7 +32,7 @@ from tracekit.trace.facts import SLOT_ORDERS
 from tracekit.trace.schema import DECODE
 
 # Values of a block, over all its arrays.
-BLOCK_VALUES = 4 << 20
+BLOCK_VALUES = 1 << 20
 NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
 # Keys of an archive that are not columns, and what they hold.
 KEYS = ("layers", "lengths", "prompt_lengths", "logits", "gate_input", "expert_bytes")

@@ -3,7 +3,9 @@
 In: chunks, one after the other, then the facts. Out: a finished ``.trace`` directory, or nothing.
 """
 
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,9 @@ from tracekit.trace.schema import (
 )
 from tracekit.trace.writer import write_layers
 
+# Chunks that wait for the encoder; beyond it `add` waits.
+MOST_WAITING = 2
+
 
 class TraceStream:
     """Writes the chunks of a run; a context manager that leaves nothing behind if one is refused.
@@ -56,7 +61,6 @@ class TraceStream:
         self._facts = facts
         self._order = OrderSoFar()
         self._decoded_layers: set[frozenset[int]] = set()
-        self._step_rows = 0
         self._last = (-1, -1)  # turn and step
         self._goes_back = False
 
@@ -65,6 +69,11 @@ class TraceStream:
         self._folder = self._stack.enter_context(TraceFolder(self._path, self._force))
         self._files = self._stack.enter_context(ExitStack())
         self._writers: dict[str, GroupWriter] = {}
+        # Encoding takes about as long as reading and checking; a thread does it meanwhile.
+        executor = ThreadPoolExecutor(1, "tracekit-writer")
+        self._stack.callback(executor.shutdown, cancel_futures=True)
+        self._executor = executor
+        self._waiting: deque[Future[None]] = deque()
         return self
 
     def __exit__(
@@ -95,6 +104,11 @@ class TraceStream:
             for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, steps_schema())):
                 writer = group_writer(self._folder.now / file, schema)
                 self._writers[file] = self._files.enter_context(writer)
+        self._waiting.append(self._executor.submit(self._write, columns, steps))
+        self._wait(MOST_WAITING)
+
+    def _write(self, columns: Mapping[str, np.ndarray], steps: pa.Table) -> None:
+        """Write a chunk; on the writer's thread."""
         routing = routing_table(columns, self._schema)
         start = 0
         bytes_of_row = sum(width(field.type) for field in self._schema)
@@ -102,7 +116,11 @@ class TraceStream:
             self._writers[ROUTING_FILE].write(routing.slice(start, stop - start))
             start = stop
         self._writers[STEPS_FILE].write(steps)
-        self._step_rows += steps.num_rows
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many chunks are still to be written."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
 
     def finish(self, facts: TraceFacts, layers: pa.Table) -> None:
         """Write the facts and the table of layers, and put the trace in its place.
@@ -114,6 +132,7 @@ class TraceStream:
         TracekitError
         """
         self._check_layers()
+        self._wait(0)
         folder = self._folder.now
         check_table(layers, str(self._path / LAYERS_FILE), facts.model)
         self._files.close()
