@@ -84,8 +84,14 @@ class TraceStream:
     ) -> bool | None:
         return self._stack.__exit__(kind, error, traceback)
 
-    def add(self, chunk: Routings) -> None:
+    def add(self, chunk: Routings, complete: bool = True) -> None:
         """Check and write one chunk.
+
+        Parameters
+        ----------
+        chunk : Routings
+        complete : bool
+            False: the last decode pass of the run, which this chunk has, may lack its last layers.
 
         Raises
         ------
@@ -98,7 +104,7 @@ class TraceStream:
             return
         columns, locate = self._numbered.add(chunk)
         steps = steps_table(columns)
-        self._check(columns, steps, checks.Where(str(self._path), 0, locate))
+        self._check(columns, steps, checks.Where(str(self._path), 0, locate), complete)
         if not self._writers:
             self._schema = schema_of(self._numbered.seen, columns)
             for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, steps_schema())):
@@ -143,7 +149,11 @@ class TraceStream:
         self._folder.publish()
 
     def _check(
-        self, columns: Mapping[str, np.ndarray], steps: pa.Table, where: checks.Where
+        self,
+        columns: Mapping[str, np.ndarray],
+        steps: pa.Table,
+        where: checks.Where,
+        complete: bool,
     ) -> None:
         for name, values in columns.items():
             valid = None
@@ -152,7 +162,8 @@ class TraceStream:
             checks.check_values(checks.Column(where, name, values, valid), self._facts.model)
         places = {name: to_numpy(steps[name]) for name in PLACE if name != "layer"}
         rows = {name: columns[name] for name in PLACE}
-        self._order.check(where, rows, replace(where, file=STEPS_FILE, locate=None), places)
+        where_steps = replace(where, file=STEPS_FILE, locate=None)
+        self._order.check(where, rows, where_steps, places, complete)
         turn, step = places["turn"], places["step"]
         self._goes_back |= turn[0] == self._last[0] and step[0] <= self._last[1]
         self._last = int(turn[-1]), int(step[-1])
