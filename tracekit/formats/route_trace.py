@@ -217,7 +217,9 @@ def _trace(rows: _Rows, preamble: Preamble) -> Trace:
         in_file = row if order is None else int(order[row])
         return f"{rows.path}, line {rows.line(in_file * k + slot)}"
 
-    is_complete = not is_cut and _last_pass_is_whole(columns)
+    sizes = to_numpy(preamble.layers["expert_bytes"], -1)
+    sized = to_numpy(preamble.layers["layer"])[sizes >= 0]
+    is_complete = not is_cut and _last_pass_is_whole(columns, sized)
     warnings = []
     if not is_complete:
         last = ", ".join(f"{name} {columns[name][-1]}" for name in ("turn", "step", "layer"))
@@ -265,11 +267,21 @@ def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:
     return n_whole
 
 
-def _last_pass_is_whole(place: Arrays) -> bool:
-    """Say whether the last decode pass has all its layers; of a prefill that is not known."""
-    if place["phase"][-1] != DECODE:
-        return True
-    layers = place["layer"][place["pass"] == place["pass"][-1]]
-    n_tokens = np.count_nonzero(layers == layers[0])
-    n_routed = np.count_nonzero(np.bincount(place["layer"]))
-    return bool(len(layers) == n_tokens * n_routed)
+def _last_pass_is_whole(place: Arrays, sized: np.ndarray) -> bool:
+    """Say whether the last pass has all its layers; of a prompt, the last layer may have no rows.
+
+    Parameters
+    ----------
+    place : mapping
+    sized : int [L]
+        The layers that have experts. Those that never route are of a draft head, unless the file
+        ends in its first prompt.
+    """
+    is_last = place["pass"] == place["pass"][-1]
+    layers, counts = np.unique(place["layer"][is_last], return_counts=True)
+    routed = np.unique(place["layer"])
+    if place["phase"][-1] == DECODE:
+        return len(layers) == len(routed) and bool((counts == counts[0]).all())
+    expected = routed if (place["phase"] == DECODE).any() else np.union1d(routed, sized)
+    counts_of = dict(zip(layers.tolist(), counts.tolist(), strict=True))
+    return all(counts_of.get(layer, 0) == counts[0] for layer in expected[:-1].tolist())
