@@ -14,6 +14,9 @@ from tracekit.trace.facts import TraceFacts
 from tracekit.trace.passes import pass_starts
 from tracekit.trace.schema import DECODE, PREFILL
 
+# The note of a trace that says why a turn does not begin at step 0.
+LATE = "begins_late"
+
 
 def missing_rows(
     name: str, facts: TraceFacts, rows: Arrays, steps: Arrays, kept: Callable[[], np.ndarray],
@@ -41,7 +44,7 @@ def missing_rows(
     if not len(steps["pass"]):
         return None
     found = [*_passes(steps), *_turns(steps), *_routings(facts.complete, rows, steps, kept)]
-    if "begins_late" not in facts.notes:
+    if LATE not in facts.notes:
         found += _late_turns(steps, kept)
     if facts.complete:
         found += _layers(rows, steps, layers)
