@@ -84,18 +84,20 @@ def read_directory(directory: Path) -> TraceFiles:
         As for `read_facts`, or a file is missing or damaged.
     """
     facts = read_facts(directory)
-    if facts.complete:
-        layers, routing, steps = (
-            FileRows(directory / file) for file in (LAYERS_FILE, ROUTING_FILE, STEPS_FILE)
-        )
-        return TraceFiles(facts, layers, routing, steps)
-    return _read_incomplete(directory, facts)
+    agreement = facts.current_agreement
+    said = [] if agreement is None or agreement.holds else [agreement.sentence(str(directory))]
+    if not facts.complete:
+        return _read_incomplete(directory, facts, said)
+    layers, routing, steps = (
+        FileRows(directory / file) for file in (LAYERS_FILE, ROUTING_FILE, STEPS_FILE)
+    )
+    return TraceFiles(facts, layers, routing, steps, said)
 
 
-def _read_incomplete(directory: Path, facts: TraceFacts) -> TraceFiles:
+def _read_incomplete(directory: Path, facts: TraceFacts, said: list[str]) -> TraceFiles:
     path = directory / LAYERS_FILE
     layers = FileRows(path) if path.exists() else TableRows(empty_table(layers_schema()))
     kept = recover(
         directory, {ROUTING_FILE: routing_schema(facts.model.top_k), STEPS_FILE: steps_schema()}
     )
-    return TraceFiles(facts, layers, kept.routing, kept.steps, [kept.sentence(directory)])
+    return TraceFiles(facts, layers, kept.routing, kept.steps, [kept.sentence(directory), *said])
