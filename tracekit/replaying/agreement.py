@@ -1,8 +1,7 @@
 """Whether a replay gives what the engine recorded, lookup by lookup and pass by pass.
 
 In: a trace that carries residency, or the engine's own counts, and its budget. Out: what was compared
-and how much of it differs, and the likely reason. Prompts are compared too, unless an engine wrote
-nothing but misses there and everything else agrees: then it did not look.
+and how much of it differs, and the likely reason.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from tracekit.replaying.slots import first_slots, lookup_of_slots
 from tracekit.routing.residency import UNKNOWN, recorded_states, why_unverified
 from tracekit.trace import Trace
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.schema import DECODE, MISS
+from tracekit.trace.schema import MISS
 
 COUNTS = ("lookups", "hits", "read_bytes")
 
@@ -168,7 +167,7 @@ def verify(trace: Trace) -> Agreement | None:
     Agreement or None
         None if there is nothing to compare: no budget, no size of an expert, neither residency nor
         counts. If they differ, it names the likely reason: other policies, other budgets and other
-        numbers of tokens a pass are tried, on the first two million lookups of a longer trace.
+        passes are tried, of a long trace at its beginning.
     """
     if why_unverified(trace) is not None:
         return None
@@ -178,9 +177,6 @@ def verify(trace: Trace) -> Agreement | None:
     budget = trace.budget_bytes or 0
     (cell,) = run(policy, batches, [budget])
     found = compare(recorded, batches, cell, batches.pass_id)
-    if _only_prompts_of_misses_differ(batches, recorded, found):
-        recorded = _without_prompts(batches, recorded)
-        found = compare(recorded, batches, cell, batches.pass_id)
     agreement = Agreement(
         policy=policy.name,
         budget_bytes=budget,
@@ -243,19 +239,6 @@ def run(policy: Policy, batches: Batches, budgets: list[int]) -> list[Cell]:
     """Replay `batches` at each of `budgets`, with the answer to each lookup."""
     cells = simulate(policy, batches, np.array(budgets, np.int64), per_lookup=True)
     return [cell for cell in cells if isinstance(cell, Cell)]
-
-
-def _only_prompts_of_misses_differ(batches: Batches, recorded: Recorded, found: Compared) -> bool:
-    in_decode = np.repeat(batches.phase == DECODE, batches.lookups)[recorded.lookups]
-    prompts_hit = recorded.resident[~in_decode].any()
-    return len(found.lookups) > 0 and not prompts_hit and not in_decode[found.lookups].any()
-
-
-def _without_prompts(batches: Batches, recorded: Recorded) -> Recorded:
-    in_decode = np.repeat(batches.phase == DECODE, batches.lookups)[recorded.lookups]
-    return replace(
-        recorded, lookups=recorded.lookups[in_decode], resident=recorded.resident[in_decode]
-    )
 
 
 def _first_mismatch(

@@ -27,8 +27,8 @@ from tracekit.trace.columns import to_table
 from tracekit.trace.passes import pass_starts
 from tracekit.trace.schema import DECODE, LAYERS_FILE, PREFILL, routing_schema
 
-# Of a longer trace the first passes are tried, which has the answer in a second or two.
-MOST_LOOKUPS = 2_000_000
+# Of a longer trace the first passes are tried, which takes a second or two.
+MOST_SLOTS = 300_000
 # What leaves a tenth of the differences comes close.
 CLOSE = 10
 # llama.cpp evaluates a prompt in passes of so many tokens by default.
@@ -75,6 +75,8 @@ def _tried(trace: Trace, policy: Policy) -> str | None:
     n_before = len(as_it_is.compared(policy, budget))
     if n_before == 0:  # a long trace that differs only later
         return None
+    if as_it_is.recorded.hits == 0:
+        return "it has nothing but misses, as of an engine that does not record hits"
     tried = [
         (len(_Run.of(trace, rows, passes).compared(policy, budget)), name)
         for name, passes in _other_passes(rows)
@@ -89,16 +91,21 @@ def _tried(trace: Trace, policy: Policy) -> str | None:
         tried.append((n_differ, f"a budget of {other / MIB:.12g} MiB"))
     exact = [name for n_differ, name in tried if n_differ == 0]
     if exact:
-        return f"{' or '.join(exact)} gives what was recorded"
+        part = "" if len(rows["pass"]) == trace.n_rows else " at its beginning"
+        return f"{' or '.join(exact)} gives what was recorded{part}"
+    if as_it_is.lacks_prompts(policy, budget):
+        return (
+            "its prompts have nothing but misses, as of an engine that does not record them there"
+        )
     n_differ, name = min(tried, default=(n_before, ""))
     return f"{name} comes close: {n_differ} differ" if n_differ * CLOSE <= n_before else None
 
 
 def _beginning(trace: Trace) -> Columns:
-    """Return the place, the experts and what was recorded of the first `MOST_LOOKUPS`."""
+    """Return the place, the experts and what was recorded of the first `MOST_SLOTS`."""
     lists = ["experts", *(name for name in ("residency", "dropped") if trace.has(name))]
     columns = trace.routing([*_PLACE, *lists])
-    passes, most = columns["pass"], max(1, MOST_LOOKUPS // trace.top_k)
+    passes, most = columns["pass"], max(1, MOST_SLOTS // trace.top_k)
     if len(passes) <= most:
         return columns
     n_rows = int(np.searchsorted(passes, passes[most], side="left")) or most  # whole passes
@@ -142,6 +149,14 @@ class _Run:
         """Replay at each of `budgets`, and compare with what was recorded."""
         cells = run(policy, self.batches, budgets)
         return [compare(self.recorded, self.batches, cell, self.origin) for cell in cells]
+
+    def lacks_prompts(self, policy: Policy, budget: int) -> bool:
+        """Say whether nothing but prompts differs, and no hit is recorded in any."""
+        found = self.compared(policy, budget)
+        in_decode = np.repeat(self.batches.phase == DECODE, self.batches.lookups)
+        in_decode = in_decode[self.recorded.lookups]
+        differs_there = len(found.passes) or in_decode[found.lookups].any()
+        return not differs_there and not self.recorded.resident[~in_decode].any()
 
 
 # ---- budgets ----------------------------------------------------------------------------------

@@ -52,11 +52,12 @@ class Agreement:
     likely_reason: str | None = None
 
     def __post_init__(self) -> None:
-        for part, whole in (("n_mismatched", "n_lookups"), ("n_passes_mismatched", "n_passes")):
-            if not 0 <= getattr(self, part) <= getattr(self, whole):
-                raise ValueError(
-                    f"{part} = {getattr(self, part)} of {whole}; verify the trace anew"
-                )
+        for part, whole in (
+            (self.n_mismatched, self.n_lookups),
+            (self.n_passes_mismatched, self.n_passes),
+        ):
+            if not 0 <= part <= whole:
+                raise ValueError(f"{part} of {whole} cannot differ; verify the trace anew")
 
     @property
     def holds(self) -> bool:
