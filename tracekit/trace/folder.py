@@ -11,16 +11,16 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.atomic import remove, sync_names, write_facts, writing
+from tracekit.trace.atomic import remove, sync_names, write_json, writing
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit.trace.facts import is_trace_json
 from tracekit.trace.schema import FACTS_FILE
-from tracekit.trace.storage import read_facts
+from tracekit.trace.storage import read_json
 
 LONGEST_WAIT_S = 5.0
 TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
@@ -90,7 +90,8 @@ def keep_agreement(path: Path, agreement: Agreement) -> None:
     try:
         with suppress(OSError):  # a file system without locks
             _lock_or_refuse(folder, path)
-        write_facts(path, replace(read_facts(path), agreement=agreement))
+        facts = read_json(path)  # and not `TraceFacts`: it keeps what a later version has written
+        write_json(path, {**facts, "agreement": asdict(agreement)})
     finally:
         os.close(folder)
 

@@ -8,6 +8,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tracekit.trace.columns import empty_table
 from tracekit.trace.errors import TraceError
@@ -44,6 +45,17 @@ def read_facts(directory: Path) -> TraceFacts:
     TraceError
         There is no such directory, it is no trace, or its facts are not valid.
     """
+    return TraceFacts.from_json(read_json(directory), str(directory / FACTS_FILE))
+
+
+def read_json(directory: Path) -> Any:
+    """Read ``trace.json`` as JSON, whatever it says.
+
+    Raises
+    ------
+    TraceError
+        There is no such directory, it is no trace, or the file is no JSON.
+    """
     path = directory / FACTS_FILE
     if not os.path.exists(directory):  # unlike Path.exists, it takes any name
         raise TraceError(f"{directory} does not exist; name an existing trace.")
@@ -57,13 +69,12 @@ def read_facts(directory: Path) -> TraceFacts:
     with reading(path):
         text = path.read_bytes().decode("utf-8-sig")
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TraceError(
             f"{path} is not valid JSON ({_json_fault(error)}); it is cut short or damaged: copy it "
             "again."
         ) from error
-    return TraceFacts.from_json(data, str(path))
 
 
 def _json_fault(error: ValueError | RecursionError) -> str:
