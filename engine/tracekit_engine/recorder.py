@@ -308,8 +308,8 @@ class _Run:
     def _report(self, evaluated: Pass, phase: int) -> None:
         progress = self.progress
         if phase == DECODE:
-            progress.decoded += 1
-            progress.decoded_in_turn += 1
+            progress.decoded += len(evaluated.tokens)
+            progress.decoded_in_turn += len(evaluated.tokens)
             progress.decode_seconds += evaluated.wall_ms / 1e3
         else:
             progress.prefilled += len(evaluated.tokens)
