@@ -1,7 +1,9 @@
 """``tracekit info``: what a trace holds."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
@@ -16,6 +18,9 @@ from tracekit.cli.options import (
 from tracekit.cli.output import Output
 from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
 
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
 # Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
     "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
@@ -25,11 +30,21 @@ _OPTIONAL = {
 # Without these some questions have no answer. The other columns are absent from many sound traces.
 _WORTH_HAVING = ("weights", "residency", "logits", "gate_input", "embedding", "router_matrix")
 
+_PLACE = ("turn", "pass", "step", "layer", "expert")
+
 Facts = Mapping[str, Any]
 
 
 def info(
     trace: TraceArgument,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare what the engine recorded of its cache with a replay, and keep in the "
+            "trace what comes out.",
+        ),
+    ] = False,
     format: TableOrJsonOption = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -39,18 +54,36 @@ def info(
     """Show what a trace holds: model, tokens, columns."""
     console = Console(quiet, verbose)
     destination = Output(console, output, format, force, formats=("table", "json"), inputs=[trace])
-    from tracekit.routing.residency import recorded_rates
+    from tracekit.routing.residency import recorded_rates, why_unverified
     from tracekit.trace import describe
 
-    opened = open_trace(trace, console)
+    opened = open_trace(trace, console, anew=verify)
     facts = describe(opened) | recorded_rates(opened)
+    if verify:
+        _keep(opened, console)
+    unverified = None if facts["agreement"] else why_unverified(opened)
     destination.write(
-        table=lambda: "\n".join(f"{name:<9} {printable(text)}" for name, text in _lines(facts)),
+        table=lambda: "\n".join(
+            f"{name:<9} {printable(text)}" for name, text in _lines(facts, unverified)
+        ),
         document=lambda: {"schema": "tracekit.info/1", **facts},
     )
 
 
-def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
+def _keep(trace: "Trace", console: Console) -> None:
+    """Write what came out of a comparison into the trace, where there is one to write into."""
+    from tracekit.routing.residency import why_unverified
+    from tracekit.trace.folder import keep_agreement
+
+    agreement = trace.facts.current_agreement
+    if agreement is None:
+        console.note(f"{trace.name} cannot be verified: {why_unverified(trace)}.")
+    elif trace.path is not None:
+        keep_agreement(trace.path, agreement)
+        console.note(f"Kept in {trace.path}: {agreement.compared} differ.")
+
+
+def _lines(facts: Facts, unverified: str | None) -> Iterator[tuple[str, str]]:
     whole = "complete" if facts["complete"] else "incomplete"
     ended = f", ended: {facts['ended']}" if facts["ended"] else ""
     created = f", created {facts['created']}" if facts["created"] else ""
@@ -68,10 +101,27 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{percent(facts['recorded_hit_rate_cumulative'])} % cumulative "
             f"({facts['recorded_lookups']} lookups)",
         )
+    if facts["agreement"] is not None:
+        yield "replayed", _agreement(facts["agreement"])
+    elif unverified and facts["recorded_lookups"] is not None:
+        yield "replayed", f"not compared with the recording: {unverified}"
     carried = [n for file, names in _OPTIONAL.items() for n in names if n in facts["columns"][file]]
     yield "carries", ", ".join(carried) or "-"
     yield "lacks", ", ".join(name for name in _WORTH_HAVING if name not in carried) or "-"
     yield "digest", f"sha256 {facts['digest']}"
+
+
+def _agreement(found: Facts) -> str:
+    from tracekit.trace.agreement import Agreement
+
+    agreement = Agreement(**found)
+    text = f"{agreement.replayed}: {agreement.compared} differ from the recording"
+    first = agreement.first_mismatch
+    if first is None:
+        return text
+    place = ", ".join(f"{name} {value}" for name, value in first.items() if name in _PLACE)
+    text += f", the first at {place}: {first['recorded']} recorded, {first['replayed']} replayed"
+    return f"{text}; {agreement.likely_reason or 'no reason was found'}"
 
 
 def _tokens(facts: Facts) -> str:

@@ -75,6 +75,8 @@ def sweep(
     for each in studies:
         with console.progress(each.path.name) as progress:
             result = run(each, traces, jobs=jobs, progress=progress)
+        for sentence in result.warnings:
+            console.warn(sentence)
         for sentence in result.notes:
             console.detail(sentence)
         results.append(result)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tracekit.trace import EngineFacts, ModelFacts, TraceError, TraceFacts
 from tracekit.trace.columns import to_table
+from tracekit.trace.missing import LATE
 from tracekit.trace.schema import layers_schema
 
 MAGIC = b"# route_trace v"
@@ -133,11 +134,14 @@ def _facts(values: Mapping[str, _Value], path: str) -> TraceFacts:
         top_k=values["n_expert_used"].whole(),
     )
     texts = {key: value.text for key, value in values.items()}
+    notes = {"format": f"route_trace v{VERSION}", "preamble": texts}
+    if LATE in texts:
+        notes[LATE] = texts[LATE]
     facts = TraceFacts(
         model=model,
         source="imported",
         engine=EngineFacts(name=ENGINE, cache_bytes=_cache_bytes(values)),
-        notes={"format": f"route_trace v{VERSION}", "preamble": texts},
+        notes=notes,
     )
     facts.check(path)
     return facts

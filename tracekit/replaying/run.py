@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.arguments import whole
 from tracekit.figures import MIB
 from tracekit.policies import Bound, Cell, Policy, load_policies
+from tracekit.replaying.agreement import verified
 from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
@@ -96,6 +97,7 @@ def replay(
     if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     loaded = load_policies(policies, params, seed)
+    trace = verified(trace)
     batches = build_batches(trace, weights=any(policy.lossy for policy in loaded))
     recorded = recorded_residency(trace, batches) if validate else None
     no_budget_given = cache_mib is None and cache_fraction is None and cache_bytes is None

@@ -44,12 +44,15 @@ class StudyResult:
         One for each claim, in their order.
     notes : list of str
         The notes of the runs, each sentence once.
+    warnings : list of str
+        What is wrong with the traces, each sentence once.
     """
 
     study: Study
     frame: pd.DataFrame
     verdicts: list[Verdict]
     notes: list[str]
+    warnings: list[str]
 
     @property
     def all_claims_hold(self) -> bool:
@@ -87,6 +90,7 @@ class StudyResult:
         return {
             "study": str(self.study.path),
             "title": self.study.title,
+            "warnings": self.warnings,
             "notes": self.notes,
             "claims": [
                 {
@@ -107,7 +111,8 @@ class StudyResult:
             Column("holds", lambda verdict: "yes" if verdict.holds else "no"),
         ]
         table = Table(columns, self.verdicts, title=self.study.title)
-        return as_html([table, f"{held} of {len(self.verdicts)} claims hold.", *self.notes])
+        held_text = f"{held} of {len(self.verdicts)} claims hold."
+        return as_html([table, held_text, *self.warnings, *self.notes])
 
 
 def sweep(
@@ -152,7 +157,8 @@ def sweep(
         raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
     frame = _combined(frames)
     verdicts = [decide(claim, frame) for claim in study.claims]
-    return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)))
+    warnings = dict.fromkeys(sentence for trace in opened.values() for sentence in trace.warnings)
+    return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)), list(warnings))
 
 
 def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:

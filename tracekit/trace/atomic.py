@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
@@ -86,9 +87,14 @@ def write_facts(directory: Path, facts: TraceFacts) -> None:
     TracekitError
         The file cannot be written.
     """
+    write_json(directory, facts.to_json())
+
+
+def write_json(directory: Path, facts: dict[str, Any]) -> None:
+    """Write ``trace.json`` from a JSON object; errors are those of `write_facts`."""
     path = directory / FACTS_FILE
     # ASCII with escapes can write what UTF-8 cannot: the bytes of a file name that is no text.
-    text = json.dumps(facts.to_json(), indent=1)
+    text = json.dumps(facts, indent=1)
     TraceFacts.from_json(json.loads(text), str(path))
     with whole_file(path) as work:
         work.write_text(text + "\n", encoding="ascii")

@@ -39,6 +39,7 @@ def describe(trace: Trace) -> dict[str, Any]:
     model = asdict(trace.facts.model)
     rows = trace.routing(["turn", "pass", "phase"])
     phase, kept = trace.steps(["phase"])["phase"], trace.kept
+    agreement = trace.facts.current_agreement
     decode_passes = np.unique(rows["pass"][rows["phase"] == DECODE])
     model["moe_layers"] = len(trace.moe_layers)
     return {
@@ -63,6 +64,7 @@ def describe(trace: Trace) -> dict[str, Any]:
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
             for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
         },
+        "agreement": None if agreement is None else asdict(agreement),
         "digest": trace.digest,
         "warnings": trace.warnings,
     }

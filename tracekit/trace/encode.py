@@ -16,6 +16,7 @@ from tracekit.trace.atomic import whole_file
 from tracekit.trace.columns import spread_nulls, to_numpy, value_type
 from tracekit.trace.passes import group_ends
 from tracekit.trace.rows import Rows, WithColumn, width
+from tracekit.trace.schema import LAYERS_FILE
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
@@ -73,3 +74,18 @@ def write_rows(path: Path, schema: pa.Schema, rows: Rows | WithColumn) -> None:
     starts = [0, *ends[:-1]]
     groups = (rows.read(schema.names, a, b) for a, b in zip(starts, ends, strict=False))
     write_groups(path, schema, groups)
+
+
+def write_layers(folder: Path, table: pa.Table) -> None:
+    """Write ``layers.parquet``, with a row group for each layer if it carries router matrices.
+
+    Raises
+    ------
+    TracekitError
+    """
+    n_rows = table.num_rows
+    has_routers = "router_matrix" in table.column_names
+    has_routers = has_routers and table["router_matrix"].null_count < n_rows
+    step = 1 if has_routers else max(1, n_rows)
+    groups = (table.slice(row, step) for row in range(0, n_rows, step))
+    write_groups(folder / LAYERS_FILE, table.schema, groups)

@@ -5,9 +5,10 @@ of their types and fit together. This module knows nothing of the rows of a trac
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeGuard, TypeVar
 
+from tracekit.trace.agreement import Agreement
 from tracekit.trace.build import build, shown
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import SCHEMA_VERSION
@@ -16,7 +17,7 @@ GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
 
 _SCHEMA = "tracekit.trace/"
-Part = TypeVar("Part", "ModelFacts", "EngineFacts")
+Part = TypeVar("Part", "ModelFacts", "EngineFacts", Agreement)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class TraceFacts:
         ``{"temperature": 0.0, …}``.
     notes : dict
         Everything else that an importer or a recorder found worth keeping.
+    agreement : Agreement or None
+        Whether a replay gives what the engine recorded; None if nobody has compared them.
     """
 
     model: ModelFacts
@@ -92,6 +95,19 @@ class TraceFacts:
     seed: int | None = None
     command: list[str] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    agreement: Agreement | None = None
+
+    @property
+    def current_agreement(self) -> Agreement | None:
+        """The agreement; None if it is of another budget than the facts give by now."""
+        budget = self.engine.cache_bytes if self.engine else None
+        is_current = self.agreement is not None and self.agreement.budget_bytes == budget
+        return self.agreement if is_current else None
+
+    def with_budget(self, cache_bytes: int) -> "TraceFacts":
+        """Return the facts with the engine's cache budget."""
+        engine = replace(self.engine or EngineFacts(name="unknown"), cache_bytes=cache_bytes)
+        return replace(self, engine=engine)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write, schema version first."""
@@ -112,6 +128,8 @@ class TraceFacts:
         parts: dict[str, object] = {"model": _part(ModelFacts, data, "model", where)}
         if data.get("engine") is not None:
             parts["engine"] = _part(EngineFacts, data, "engine", where)
+        if data.get("agreement") is not None:
+            parts["agreement"] = _part(Agreement, data, "agreement", where)
         facts = build(cls, {**data, **parts}, where, TraceError)
         facts.check(where)
         return facts

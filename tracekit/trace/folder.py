@@ -11,13 +11,16 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from tracekit.trace.atomic import remove, sync_names, writing
+from tracekit.trace.agreement import Agreement
+from tracekit.trace.atomic import remove, sync_names, write_json, writing
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit.trace.facts import is_trace_json
 from tracekit.trace.schema import FACTS_FILE
+from tracekit.trace.storage import read_json
 
 LONGEST_WAIT_S = 5.0
 TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
@@ -70,6 +73,34 @@ def _is_trace(path: Path) -> bool:
         return is_trace_json(json.loads((path / FACTS_FILE).read_bytes()))
     except (OSError, ValueError, RecursionError):
         return False
+
+
+def keep_agreement(path: Path, agreement: Agreement) -> None:
+    """Write `agreement` into the ``trace.json`` of the trace at `path`.
+
+    Raises
+    ------
+    UsageError
+        Another process is writing the trace.
+    TracekitError
+        ``trace.json`` cannot be read or written.
+    """
+    with writing(path / FACTS_FILE):
+        folder = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            _lock_or_refuse(folder, path)
+        facts = read_json(path)  # and not `TraceFacts`: it keeps what a later version has written
+        write_json(path, {**facts, "agreement": asdict(agreement)})
+    finally:
+        os.close(folder)
+
+
+def _lock_or_refuse(folder: int, path: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path} is being written by another command; try again later.") from error
 
 
 class TraceFolder:

@@ -98,7 +98,7 @@ class TableRows:
 
 
 class FileRows:
-    """The rows of one Parquet file, or of several that continue each other.
+    """The rows of a Parquet file, or of several that continue each other.
 
     A file is opened for each read and then closed, because an interrupted recording may have left
     more parts than a process may hold open. The length of a row group is learnt by reading its
@@ -106,29 +106,56 @@ class FileRows:
 
     Parameters
     ----------
-    paths : sequence of Path
+    path : Path
+        Of the one file; `joined` makes rows of several.
+
+    Raises
+    ------
+    TraceError
+        It is missing or damaged.
     """
 
-    def __init__(self, paths: Sequence[Path]):
-        self._paths = list(paths)
-        self._groups: list[tuple[int, int]] = []  # (index of the file, row group in it)
-        lengths = []
-        for index, path in enumerate(self._paths):
-            with _opened(path) as file:
-                schema = file.schema_arrow
-                if index == 0:
-                    self.schema = schema
-                elif not schema.equals(self.schema):
-                    raise TraceError(
-                        f"{path} has other columns than {self._paths[0].name}; "
-                        "the parts of one recording are alike: remove the foreign one."
-                    )
-                for group in range(file.num_row_groups):
-                    key = _smallest(schema)
-                    lengths.append(file.read_row_group(group, columns=[key]).num_rows)
-                    self._groups.append((index, group))
+    def __init__(self, path: Path):
+        self._paths = [path]
+        with _opened(path) as file:
+            self.schema = file.schema_arrow
+            key = [_smallest(self.schema)]
+            groups = range(file.num_row_groups)
+            lengths = [file.read_row_group(group, columns=key).num_rows for group in groups]
+            n_rows = file.metadata.num_rows
+        self._groups = [(0, group) for group in groups]  # (index of the file, row group in it)
         self._ends = np.cumsum(lengths, dtype=np.int64)
-        self.n_rows = int(self._ends[-1]) if len(self._ends) else 0
+        self.n_rows = int(sum(lengths))
+        if self.n_rows != n_rows:  # as where bytes were cut out of it
+            raise TraceError(
+                f"{path} is damaged: it has {n_rows} rows, and {self.n_rows} can be read; "
+                "copy, record or import it again."
+            )
+
+    @classmethod
+    def joined(cls, parts: Sequence["FileRows"]) -> "FileRows":
+        """Return the rows of `parts`, one after the other.
+
+        Raises
+        ------
+        TraceError
+            They have different columns.
+        """
+        rows = copy.copy(parts[0])
+        rows._paths = [path for part in parts for path in part._paths]
+        rows._groups, ends = [], [np.empty(0, np.int64)]
+        first_path = first_row = 0
+        for part in parts:
+            if not part.schema.equals(rows.schema):
+                raise TraceError(
+                    f"{part._paths[0]} has other columns than {rows._paths[0].name}; "
+                    "the parts of one recording are alike: remove the foreign one."
+                )
+            rows._groups += [(first_path + index, group) for index, group in part._groups]
+            ends.append(first_row + part._ends)
+            first_path, first_row = first_path + len(part._paths), first_row + part.n_rows
+        rows._ends, rows.n_rows = np.concatenate(ends), first_row
+        return rows
 
     @property
     def group_ends(self) -> np.ndarray:

@@ -29,7 +29,7 @@ class StepTable:
     """
 
     def __init__(self, columns: CheckedColumns):
-        self._columns = columns
+        self.columns = columns
 
     @cached_property
     def kept(self) -> np.ndarray:
@@ -38,23 +38,21 @@ class StepTable:
         False of a drafted token that was rejected and of a prompt that was cancelled: the recorder
         says so, or a later pass of the turn begins at that step or before it.
         """
-        places = self._columns.whole(["turn", "pass", "step"])
+        places = self.columns.whole(["turn", "pass", "step"])
         kept = kept_steps(places["turn"], places["pass"], places["step"])
-        if "kept" in self._columns.names:  # since schema version 2
-            kept &= self._columns.whole(["kept"])["kept"]
+        if "kept" in self.columns.names:  # since schema version 2
+            kept &= self.columns.whole(["kept"])["kept"]
         return locked(kept)
 
     @cached_property
     def n_decoded(self) -> int:
         """How many decoded tokens stayed."""
-        return int(
-            np.count_nonzero((self._columns.whole(["phase"])["phase"] == DECODE) & self.kept)
-        )
+        return int(np.count_nonzero((self.columns.whole(["phase"])["phase"] == DECODE) & self.kept))
 
     @cached_property
     def most_decoded_at_once(self) -> int:
         """The most tokens of one decode pass; 0 without one."""
-        steps = self._columns.whole(["pass", "phase"])
+        steps = self.columns.whole(["pass", "phase"])
         passes = steps["pass"][steps["phase"] == DECODE]
         counts = np.diff(np.append(pass_starts(passes), len(passes)))
         return int(counts.max(initial=0))
@@ -63,7 +61,7 @@ class StepTable:
         self, names: Sequence[str], start: int = 0, stop: int | None = None
     ) -> dict[str, np.ndarray]:
         """Return rows `start` to `stop` of columns; `kept` is that of this table."""
-        read = self._columns.read([name for name in names if name != "kept"], start, stop)
+        read = self.columns.read([name for name in names if name != "kept"], start, stop)
         return {name: self.kept[start:stop] if name == "kept" else read[name] for name in names}
 
 
