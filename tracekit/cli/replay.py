@@ -77,6 +77,7 @@ def replay(
             help="Compare each decode lookup with the recorded one, at the recorded budget.",
         ),
     ] = False,
+    bypass: options.BypassOption = False,
     static: Annotated[
         bool,
         typer.Option(
@@ -137,6 +138,7 @@ def replay(
                 params=params,
                 seed=seed,
                 jobs=jobs,
+                bypass=bypass,
                 per_layer=per_layer,
                 validate=validate,
                 flash_mib_s=flash_mib_s,

@@ -12,6 +12,19 @@ from tracekit.trace.schema import DECODE
 MOST_PRICED = 1_000_000
 
 
+def bounded(bypass: bool) -> str:
+    """Say in words which policies the bound is of: what stands after *every policy that*."""
+    if bypass:
+        return (
+            "keeps to its budget after every load and reads only what is asked for; it may drop at "
+            "once what it has just used"
+        )
+    return (
+        "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
+        "ends"
+    )
+
+
 @register
 class Bound(Policy):
     """No demand policy has more hits than this at a budget, or reads fewer bytes.
@@ -21,6 +34,10 @@ class Bound(Policy):
     it is a set of kept intervals, each from one use of a key to its next: after every batch, the
     kept intervals that span it fit into the budget less the bytes of the batch, or into nothing if
     the batch alone is larger. See `tracekit.policies.intervals`.
+
+    *The class with ``--bypass``.* A policy may also drop at once what a batch has just used. Then the
+    kept intervals that span a batch, or begin with it, fit into the budget after it. As long as
+    every batch fits into the budget, this class holds the other: its bound is as high or higher.
 
     *Equal sizes.* At the first batch where too many intervals meet, one must go, and the one that
     ends last meets every later batch that the others meet. So Belady's rule keeps the most. For the
@@ -41,12 +58,16 @@ class Bound(Policy):
     experts can be kept in part. Also, each key is read once at its size, and every other miss reads
     the smallest size at least.
 
+    *One layer.* There is no bound of a layer's own figures: at most budgets a layer alone would fit,
+    so that its bound would say nothing.
+
     Every bound is of its own figure: no policy need reach several of them at once.
     """
 
     name = "bound"
     summary = "proven limit on the hits of every demand policy at this budget, whatever the sizes"
     offline = True
+    can_bypass = True
     gives_limits = True
 
     def simulate(
