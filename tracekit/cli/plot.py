@@ -9,7 +9,7 @@ import typer
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
-from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
+from tracekit.cli.options import BypassOption, ForceOption, JobsOption, QuietOption, SeedOption
 from tracekit.cli.output import check_file, to_csv, to_parquet, written_whole
 from tracekit.datasets import resolve
 from tracekit.figures import settings
@@ -26,6 +26,7 @@ OPTIONS = {
     "params": "--param",
     "predictors": "--predictor",
     "cache_bytes": "--cache-mib",
+    "bypass": "--bypass",
     "horizon": "--horizon",
     "named": "--named",
 }
@@ -100,6 +101,7 @@ def plot(
         list[str] | None,
         typer.Option(metavar="M[,M…]", help="How many experts the predictors name."),
     ] = None,
+    bypass: BypassOption = False,
     dpi: Annotated[
         int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
     ] = 150,
@@ -139,6 +141,7 @@ def plot(
         cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
         horizon=options.whole_numbers("--horizon", horizon) if horizon else None,
         named=options.whole_numbers("--named", named) if named else None,
+        bypass=bypass,
         seed=seed,
         jobs=jobs,
     )

@@ -11,6 +11,7 @@ from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     FormatOption,
     JobsOption,
@@ -77,7 +78,7 @@ def replay(
             help="Compare each decode lookup with the recorded one, at the recorded budget.",
         ),
     ] = False,
-    bypass: options.BypassOption = False,
+    bypass: BypassOption = False,
     static: Annotated[
         bool,
         typer.Option(

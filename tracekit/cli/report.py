@@ -9,6 +9,7 @@ from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     JobsOption,
     QuietOption,
@@ -47,6 +48,7 @@ def report(
         list[str] | None,
         typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
     ] = None,
+    bypass: BypassOption = False,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     force: ForceOption = False,
@@ -69,6 +71,7 @@ def report(
             policies=policies,
             predictors=options.split("--predictor", predictor) if predictor else None,
             cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
+            bypass=bypass,
             seed=seed,
             jobs=jobs,
             progress=update,

@@ -221,9 +221,10 @@ class Limit:
     ----------
     budget_bytes : int
     hits, hits_decode : int
-        No policy has more hits, of all lookups and of those of decode batches.
+        No policy of the class that is bounded has more hits, of all lookups and of those of decode
+        batches.
     read_bytes, read_bytes_decode : int
-        No policy reads fewer bytes.
+        No such policy reads fewer bytes.
     """
 
     budget_bytes: int

@@ -13,9 +13,9 @@ class Belady(Policy):
     """Evict the entry whose next use is furthest away (L. A. Belady, 1966).
 
     Entries that are never used again go first, the one admitted first before the others. At equal
-    sizes no schedule has more hits; with unequal sizes the rule is a heuristic, see `bound`. With
-    ``--bypass`` what was just used is dropped at once if its own next use is the furthest; at equal
-    sizes no schedule that may do so has more hits.
+    sizes no schedule has more hits that keeps what a load has used until it ends; with unequal sizes
+    the rule is a heuristic, see `bound`. With ``--bypass`` what was just used is dropped at once if
+    its own next use is the furthest; at equal sizes no schedule that may do so has more hits.
     """
 
     name = "belady"
