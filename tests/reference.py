@@ -342,7 +342,10 @@ def best(loads, sizes, budget, worth):
         kept = []
         for choice in range(2 ** len(others)):
             keys = stays[at] | {key for i, key in enumerate(others) if choice >> i & 1}
-            if keys == stays[at] or weight(keys) <= budget:
+            room = budget - weight(keys)
+            # To keep less than there is room for is never better.
+            is_full = all(sizes[key[0]] > room for key in others if key not in keys)
+            if is_full and (keys == stays[at] or room >= 0):
                 kept.append(frozenset(keys))
         return now + max(from_here(at + 1, keys) for keys in kept)
 

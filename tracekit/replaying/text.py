@@ -230,8 +230,8 @@ def _legend(rows: Sequence[Row], flash_mib_s: float | None) -> list[str]:
     lines = ["decode: generated tokens only; cumulative: prompts (prefill) and generated tokens"]
     if flash_mib_s:
         lines.append(
-            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; a token "
-            "takes at least that, whatever is computed meanwhile"
+            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; on average a "
+            "token takes at least that, whatever is computed meanwhile"
         )
     if any(row.under_token_cycle for row in rows):
         lines.append(f"{UNDER_CYCLE} cache smaller than one token cycle")
