@@ -4,7 +4,16 @@ A sample has a prompt and several decoded tokens at two or more layers, in the o
 sizes of the experts.
 """
 
+import json
+from collections.abc import Iterable
+
 import route_trace_files
+
+
+def json_lines(objects: Iterable[object]) -> bytes:
+    """Return one line of JSON for each object."""
+    return "".join(f"{json.dumps(each)}\n" for each in objects).encode()
+
 
 SAMPLES: dict[str, bytes] = {
     "route_trace": route_trace_files.text(

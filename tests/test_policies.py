@@ -48,7 +48,7 @@ def test_belady_is_the_optimum_at_equal_sizes_and_the_bound_meets_it(case):
         assert limit.hits == best
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES // 4, deadline=None)
 @given(
     case=cases(False, max_layers=3, max_expert=3, max_tokens=2)
     | cases(True, max_layers=2, max_expert=3, max_tokens=2)
