@@ -10,6 +10,7 @@ from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     JobsOption,
     OptionalTraceArgument,
@@ -31,6 +32,7 @@ OPTIONS = {
     "params": "--param",
     "predictors": "--predictor",
     "cache_bytes": "--cache-mib",
+    "bypass": "--bypass",
     "horizon": "--horizon",
     "named": "--named",
 }
@@ -81,6 +83,7 @@ def plot(
         list[str] | None,
         typer.Option(metavar="M[,M…]", help="How many experts the predictors name."),
     ] = None,
+    bypass: BypassOption = False,
     dpi: Annotated[
         int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
     ] = 150,
@@ -120,6 +123,7 @@ def plot(
         cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
         horizon=options.whole_numbers("--horizon", horizon) if horizon else None,
         named=options.whole_numbers("--named", named) if named else None,
+        bypass=bypass,
         seed=seed,
         jobs=jobs,
     )

@@ -39,7 +39,8 @@ class StudyResult:
     frame : DataFrame
         The rows of `tracekit.replay` and `tracekit.predict`. Their first columns say which row it
         is: ``trace`` (its name in the study), policy, predictor, params, ``seed`` (of a policy that
-        draws random numbers). Columns without a figure are left out.
+        draws random numbers). Columns without a figure are left out, and ``bypass`` where no run
+        has it.
     verdicts : list of Verdict
         One for each claim, in their order.
     notes : list of str
@@ -183,6 +184,7 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
             params=run.params,
+            bypass=run.bypass,
             seed=seed,
             jobs=jobs,
         )
@@ -199,6 +201,8 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True).infer_objects()
     frame = frame.dropna(axis="columns", how="all")
+    if "bypass" in frame and not frame["bypass"].isin([True]).any():
+        frame = frame.drop(columns="bypass")
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
 
