@@ -17,6 +17,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator
 
 from tracekit.figures import MIB, in_mib
+from tracekit.trace.errors import MissingDataError
 
 BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -24,6 +25,8 @@ ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INDIGO, BROWN = "#332288", "#7A3B10"
 
 SEQUENTIAL = "Blues"  # light to dark, so grey prints keep the order; 0 is white
+
+MOST_LAYERS = 4096
 
 FEW = 4  # points: a line of fewer is nothing without markers
 _EDGE = 0.08  # inches that stay free at each edge of a figure
@@ -135,7 +138,18 @@ def _axis(ax: Axes, name: Literal["x", "y"]) -> Axis:
 
 
 def layer_range(layers: np.ndarray) -> np.ndarray:
-    """Return every layer number from the first to the last, also those that are not routed."""
+    """Return every layer number from the first to the last, also those that are not routed.
+
+    Raises
+    ------
+    MissingDataError
+        There are more than a picture can show.
+    """
+    if layers.max() - layers.min() >= MOST_LAYERS:
+        raise MissingDataError(
+            f"A picture has rows for {MOST_LAYERS:,} layers, and this trace has layers "
+            f"{layers.min()} to {layers.max()}; `tracekit plot` writes the numbers behind it to a .csv."
+        )
     return np.arange(layers.min(), layers.max() + 1)
 
 

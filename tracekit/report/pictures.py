@@ -51,10 +51,10 @@ def draw(kind: Kind, trace: Trace, choices: Choices, data: pd.DataFrame | None =
     summary = kind.summary[0].upper() + kind.summary[1:]
     try:
         data = kind.compute(trace, choices) if data is None else data
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = kind.draw(data, ax=figure.subplots())
     except TracekitError as error:
         return Picture(summary, summary, lacks=str(error))
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = kind.draw(data, ax=figure.subplots())
     title = axes.get_title(loc="left")
     axes.set_title("", loc="left")  # the page sets it as a caption
     _lay_legend(figure, axes)
