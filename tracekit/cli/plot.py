@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -134,15 +134,15 @@ def plot(
     data = chosen.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)
-    with written_whole(output) as work:
+    with written_whole(output) as file:
         if form in PICTURES:
             axes = chosen.draw(data)
             add_caption(axes, caption(opened))
             # A plot that was given no Axes made a whole figure for itself.
-            _save(cast("Figure", axes.figure), work, form, dpi)
+            _save(cast("Figure", axes.figure), file, form, dpi)
         else:
             records = _records(data)
-            work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
+            file.write(to_csv(records).encode() if form == "csv" else to_parquet(records))
     console.note(f"Wrote {output}.")
 
 
@@ -155,7 +155,7 @@ def _records(data: "pd.DataFrame") -> list[dict[str, Any]]:
     return records
 
 
-def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
+def _save(figure: "Figure", file: BinaryIO, form: str, dpi: int) -> None:
     from matplotlib import rc_context
 
     # Without a date, and with names that are not random, the same data give the same file.
@@ -163,7 +163,7 @@ def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
     with rc_context({"svg.hashsalt": "tracekit"}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(path, format=form, dpi=dpi, metadata=metadata)
+        figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
 
 
 def _print_kinds() -> None:

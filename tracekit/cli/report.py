@@ -59,7 +59,7 @@ def report(
             jobs=jobs,
             progress=update,
         )
-    with written_whole(output) as work:
-        work.write_text(page, encoding="utf-8", errors="backslashreplace")
+    with written_whole(output) as file:
+        file.write(page.encode(errors="backslashreplace"))
     console.note(f"Wrote {output}: {in_bytes(output.stat().st_size)}, one file.")
     console.note("Next: open it in a browser.")

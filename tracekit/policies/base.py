@@ -130,9 +130,11 @@ class Batches:
         layer has evicted once, so any excess from then on is the policy's doing.
         """
         decode = self.phase == DECODE
-        first_pass = np.full(int(self.turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
-        np.minimum.at(first_pass, self.turn[decode], self.pass_id[decode])
-        return np.asarray(decode & (self.pass_id > first_pass[self.turn]))
+        # Turns follow each other. An array as long as the largest number of a turn could be huge.
+        turn = np.cumsum(np.diff(self.turn, prepend=self.turn[:1]) != 0)
+        first_pass = np.full(int(turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
+        np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
+        return np.asarray(decode & (self.pass_id > first_pass[turn]))
 
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""

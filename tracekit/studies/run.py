@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.figures import settings
+from tracekit.figures import csv_cell, printable, settings
 from tracekit.policies import POLICIES
 from tracekit.replaying import replay
 from tracekit.scoring import predict
@@ -63,7 +63,10 @@ class StudyResult:
     @cached_property
     def csv(self) -> str:
         """The result table as text."""
-        return str(self.frame.to_csv(index=False, float_format="%.8g", lineterminator="\n"))
+        frame = self.frame.rename(columns=csv_cell)
+        texts = frame.select_dtypes(exclude=["number", "bool"]).columns
+        frame = frame.assign(**{name: frame[name].map(_cell) for name in texts})
+        return str(frame.to_csv(index=False, float_format="%.8g", lineterminator="\n"))
 
     def differences(self, committed: Path) -> list[str]:
         """Return how the result differs from that of the file `committed`, a phrase a column.
@@ -205,6 +208,10 @@ def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
         frame = frame.drop(columns="bypass")
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
+
+
+def _cell(value: Any) -> Any:
+    return csv_cell(printable(value)) if isinstance(value, str) else value
 
 
 def _as_text(file: Path | StringIO) -> pd.DataFrame:

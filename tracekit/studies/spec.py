@@ -188,6 +188,8 @@ class _Document:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+        raise UsageError(f"{path} is a folder, pipe or device; name the TOML file of a study.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
