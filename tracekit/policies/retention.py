@@ -37,7 +37,8 @@ class Retention(Policy):
     """LRU; after a decode batch, the residents predicted for the next routed layer become recent.
 
     Nothing is read or looked up for this, so it changes only what is evicted. The best prediction
-    becomes the most recent. With ``--bypass`` the victims are those of LRU there.
+    becomes the most recent. With ``--bypass`` a batch that is larger than the budget leaves what
+    fits, as in LRU.
     """
 
     name = "retention"
