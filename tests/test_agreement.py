@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from exact_engine import session
-from recorded_runs import BUDGET, drafted, plain, recorded, residency_of, with_residency
+from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
 
 from tracekit.formats import open_any
 from tracekit.policies import POLICIES
@@ -281,21 +281,6 @@ def test_the_first_that_differs_is_named():
 
 
 # ---- counts -------------------------------------------------------------------------------------
-
-
-def counts_of(trace: Trace, budget: int) -> dict[str, np.ndarray]:
-    """Return lookups, hits and bytes of each pass, on its last step."""
-    steps = trace.steps(["pass"])["pass"]
-    last = np.append(np.diff(steps) != 0, True)
-    batches = agreements.build_batches(trace)
-    (cell,) = agreements.run(agreements.load_policy("lru"), batches, [budget])
-    of_batch = {"lookups": batches.lookups, "hits": cell.hits}
-    of_batch["read_bytes"] = (batches.lookups - cell.hits) * batches.expert_bytes[batches.layer]
-    found = {}
-    for name, values in of_batch.items():
-        found[name] = np.full(len(steps), -1, np.int64)
-        found[name][last] = np.bincount(batches.pass_id, values, steps[-1] + 1)
-    return found
 
 
 @pytest.mark.parametrize("with_slots", [True, False])
