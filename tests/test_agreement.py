@@ -1,6 +1,7 @@
 """A replay against what the engine recorded: what differs, and why."""
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from exact_engine import session
 from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
@@ -261,6 +262,18 @@ def test_a_recording_of_our_own_is_the_recorders_fault():
         "a budget of 30 MiB gives what was recorded; tracekit recorded it itself, so its recorder is "
         "at fault or the trace was changed since"
     )
+
+
+def test_missing_rows_are_the_reason():
+    """Without its first pass the cache of the rest is another one."""
+    whole = recorded(plain())
+    tables = [whole.table(file) for file in ("routing.parquet", "steps.parquet")]
+    cut = [table.filter(pc.greater(table["pass"], 0)) for table in tables]
+    trace = Trace.from_tables(whole.facts, whole.layers, *cut)
+    assert len(trace.warnings) == 1
+    found = verify(trace)
+    assert found.n_mismatched > 0
+    assert found.likely_reason.startswith("rows of the trace are missing")
 
 
 def test_the_first_that_differs_is_named():
