@@ -99,3 +99,18 @@ def recorded(
 ) -> Trace:
     """Return `trace` as an engine of that policy records it that ran with a budget and says another."""
     return with_residency(trace, residency_of(trace, policy, ran), says, **facts)
+
+
+def counts_of(trace: Trace, budget: int) -> dict[str, np.ndarray]:
+    """Return lookups, hits and bytes of each pass, on its last step."""
+    steps = trace.steps(["pass"])["pass"]
+    last = np.append(np.diff(steps) != 0, True)
+    batches = build_batches(trace)
+    (cell,) = simulate(load_policy("lru"), batches, np.array([budget]))
+    of_batch = {"lookups": batches.lookups, "hits": cell.hits}
+    of_batch["read_bytes"] = (batches.lookups - cell.hits) * batches.expert_bytes[batches.layer]
+    found = {}
+    for name, values in of_batch.items():
+        found[name] = np.full(len(steps), -1, np.int64)
+        found[name][last] = np.bincount(batches.pass_id, values, steps[-1] + 1)
+    return found

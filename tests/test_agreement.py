@@ -1,9 +1,10 @@
 """A replay against what the engine recorded: what differs, and why."""
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 from exact_engine import session
-from recorded_runs import BUDGET, drafted, plain, recorded, residency_of, with_residency
+from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
 
 from tracekit.formats import open_any
 from tracekit.policies import POLICIES
@@ -263,6 +264,18 @@ def test_a_recording_of_our_own_is_the_recorders_fault():
     )
 
 
+def test_missing_rows_are_the_reason():
+    """Without its first pass the cache of the rest is another one."""
+    whole = recorded(plain())
+    tables = [whole.table(file) for file in ("routing.parquet", "steps.parquet")]
+    cut = [table.filter(pc.greater(table["pass"], 0)) for table in tables]
+    trace = Trace.from_tables(whole.facts, whole.layers, *cut)
+    assert len(trace.warnings) == 1
+    found = verify(trace)
+    assert found.n_mismatched > 0
+    assert found.likely_reason.startswith("rows of the trace are missing")
+
+
 def test_the_first_that_differs_is_named():
     trace = plain()
     residency = residency_of(trace, "lru", BUDGET)
@@ -281,21 +294,6 @@ def test_the_first_that_differs_is_named():
 
 
 # ---- counts -------------------------------------------------------------------------------------
-
-
-def counts_of(trace: Trace, budget: int) -> dict[str, np.ndarray]:
-    """Return lookups, hits and bytes of each pass, on its last step."""
-    steps = trace.steps(["pass"])["pass"]
-    last = np.append(np.diff(steps) != 0, True)
-    batches = agreements.build_batches(trace)
-    (cell,) = agreements.run(agreements.load_policy("lru"), batches, [budget])
-    of_batch = {"lookups": batches.lookups, "hits": cell.hits}
-    of_batch["read_bytes"] = (batches.lookups - cell.hits) * batches.expert_bytes[batches.layer]
-    found = {}
-    for name, values in of_batch.items():
-        found[name] = np.full(len(steps), -1, np.int64)
-        found[name][last] = np.bincount(batches.pass_id, values, steps[-1] + 1)
-    return found
 
 
 @pytest.mark.parametrize("with_slots", [True, False])

@@ -187,9 +187,7 @@ class Session:
         self._n_logits = 0
 
     def rewind(self, step: int) -> None:
-        """Forget the tokens from `step` on, such as drafted ones that were rejected.
-
-        The expert cache stays: what was read for them was read.
+        """Forget the tokens from `step` on, such as rejected drafts; the expert cache stays.
 
         Parameters
         ----------

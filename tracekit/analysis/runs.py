@@ -47,8 +47,10 @@ def residency_timeline(
         One row per (decoded token, MoE layer): ``policy``, ``params`` (a mapping),
         ``cache_bytes`` (missing where the trace does not say), ``bypass`` (of a replay: whether
         what was just used could be dropped at once), ``token`` (from 0, over all turns),
-        ``turn``, ``step``, ``layer``, ``lookups``, ``hits``, ``misses``, ``prefetched`` (found
-        because it had been read ahead; not among the hits), ``read_bytes``.
+        ``turn``, ``step``, ``layer``, ``kept_tokens``, ``lookups``, ``hits``, ``misses``,
+        ``prefetched`` (found because it had been read ahead; not among the hits), ``read_bytes``.
+        Drafted tokens that one pass verifies have their lookups together: ``token`` then counts
+        passes, and ``kept_tokens`` says how many tokens of the pass stayed.
 
     Raises
     ------
@@ -74,10 +76,11 @@ def residency_timeline(
             "params": _each(asdict(loaded.params), len(decode)),
             "cache_bytes": budget,
             "bypass": bypass,
-            "token": _count_tokens(batches.pass_id[decode]),
+            "token": _count_passes(batches.pass_id[decode]),
             "turn": batches.turn[decode],
             "step": batches.step[decode],
             "layer": batches.layer_ids[batches.layer[decode]],
+            "kept_tokens": _kept_tokens(trace, batches.pass_id[decode]),
             "lookups": reads.lookups[decode],
             "hits": cell.hits[decode] - prefetched,
             "misses": reads.missed[decode],
@@ -109,8 +112,9 @@ def read_bytes_by_token(
     -------
     DataFrame
         One row per (policy, decoded token): ``policy``, ``params``, ``cache_bytes``, ``bypass``,
-        ``token``, ``turn``, ``step``, ``read_bytes``, ``lookups``, ``hits`` (what was read ahead included),
-        ``token_cycle_bytes``.
+        ``token``, ``turn``, ``step``, ``kept_tokens``, ``read_bytes``, ``lookups``, ``hits`` (what
+        was read ahead included), ``token_cycle_bytes``. Of drafted tokens that one pass verifies
+        there is one row for the pass, as in `residency_timeline`.
 
     Raises
     ------
@@ -124,7 +128,7 @@ def read_bytes_by_token(
     for policy in names_in(policies):
         timeline = residency_timeline(trace, policy, cache_bytes, bypass)
         timeline["hits"] += timeline["prefetched"]
-        same = ["policy", "params", "cache_bytes", "bypass", "token", "turn", "step"]
+        same = ["policy", "params", "cache_bytes", "bypass", "token", "turn", "step", "kept_tokens"]
         by_token = timeline.groupby("token", sort=False)
         of_run = by_token[same].first().reset_index(drop=True)
         sums = by_token[["read_bytes", "lookups", "hits"]].sum().reset_index(drop=True)
@@ -168,10 +172,11 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             "params": _each({}, len(states)),
             "cache_bytes": np.nan if budget is None else budget,
             "bypass": False,
-            "token": _count_tokens(routing["pass"]),
+            "token": _count_passes(routing["pass"]),
             "turn": routing["turn"],
             "step": routing["step"],
             "layer": routing["layer"],
+            "kept_tokens": _kept_tokens(trace, routing["pass"]),
             "lookups": sum(found.values()),
             **found,
             "read_bytes": found["misses"] * sizes,
@@ -184,6 +189,13 @@ def _each(params: Mapping[str, Any], n_rows: int) -> list[Mapping[str, Any]]:
     return [params] * n_rows
 
 
-def _count_tokens(pass_id: np.ndarray) -> np.ndarray:
+def _count_passes(pass_id: np.ndarray) -> np.ndarray:
     """Give each decode pass its number, from 0."""
     return np.cumsum(np.diff(pass_id, prepend=pass_id[:1]) != 0)
+
+
+def _kept_tokens(trace: Trace, pass_id: np.ndarray) -> np.ndarray:
+    """Return how many tokens of each of the passes stayed, int64 of the shape of `pass_id`."""
+    kept = trace.steps(["pass"])["pass"][trace.kept]
+    first, last = (np.searchsorted(kept, pass_id, side=side) for side in ("left", "right"))
+    return np.asarray(last - first)

@@ -92,6 +92,8 @@ def _lines(facts: Facts, unverified: str | None) -> Iterator[tuple[str, str]]:
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
     yield "tokens", _tokens(facts)
+    if costs := _costs(facts):
+        yield "decoding", costs
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -129,9 +131,8 @@ def _tokens(facts: Facts) -> str:
         f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
         f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}"
     )
-    decoded = facts["tokens_decode"] + facts["tokens_rejected"]
-    if decoded > facts["passes_decode"]:
-        each = decoded / facts["passes_decode"]
+    if _has_drafts(facts):
+        each = (facts["tokens_decode"] + facts["tokens_rejected"]) / facts["passes_decode"]
         text += (
             f"; {each:.2f} tokens per decode pass, "
             f"{counted(facts['tokens_rejected'], 'drafted token')} rejected"
@@ -139,6 +140,29 @@ def _tokens(facts: Facts) -> str:
     if facts["tokens_cancelled"]:
         text += f"; {counted(facts['tokens_cancelled'], 'prompt token')} cancelled"
     return text
+
+
+def _has_drafts(facts: Facts) -> bool:
+    """Say whether some decode pass had more than one token, or one that did not stay."""
+    kept, rejected, passes = (
+        facts[n] for n in ("tokens_decode", "tokens_rejected", "passes_decode")
+    )
+    return bool(rejected or kept > passes)
+
+
+def _costs(facts: Facts) -> str:
+    """Write the mean time and bytes of a decode pass, and of a kept token where that is another."""
+
+    def of(kind: str) -> str:
+        time, read = (facts[f"{name}_per_{kind}_decode"] for name in ("wall_ms", "read_bytes"))
+        parts = [] if time is None else [f"{time:,.3g} ms"]
+        return " and ".join([*parts, *([] if read is None else [f"{mib(read)} MiB read"])])
+
+    if not of("token"):
+        return ""
+    if not _has_drafts(facts):
+        return f"{of('token')} per token, on average"
+    return f"{of('pass')} per pass, {of('token')} per kept token, on average"
 
 
 def _model(model: Facts) -> str:

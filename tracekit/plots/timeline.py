@@ -101,7 +101,7 @@ def plot_timeline(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -
     return finish(
         ax,
         title=_title(data),
-        xlabel="decoded token",
+        xlabel="decoded token" if (data["kept_tokens"] == 1).all() else "decode pass",
         ylabel="layer",
         grid=False,
         handles=handles,

@@ -123,6 +123,10 @@ class Row(Totals, Identity):
         float | None,
         Declared(Unit.MS, "how long flash is busy for a decoded token, at the rate that was given"),
     ] = None
+    flash_ms_per_pass_decode: Annotated[
+        float | None,
+        Declared(Unit.MS, "the same for a decode pass, which may verify several drafted tokens"),
+    ] = None
 
     @property
     def is_bound(self) -> bool:

@@ -21,6 +21,7 @@ from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
 from tracekit.replaying.validate import recorded_residency
+from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, UsageError
 
 DEFAULT_POLICIES = ("lru", "belady", "bound")
@@ -139,12 +140,15 @@ def replay(
         for of_run in by_run[: len(chosen)]
         for row, limit in zip(of_run, by_run[bound], strict=True)
     ]
+    n_passes = n_decode_passes(trace)
     if flash_mib_s is not None:
-        rows = [_with_flash_time(row, trace.n_decoded, flash_mib_s) for row in rows]
+        rows = [_with_flash_time(row, trace.n_decoded, n_passes, flash_mib_s) for row in rows]
     config = {
         "policies": list(dict.fromkeys(run.policy.name for run in chosen)),
         "bank_bytes": batches.bank_bytes,
         "token_cycle_bytes": batches.token_cycle_bytes,
+        "tokens_decode": trace.n_decoded,
+        "passes_decode": n_passes,
         "cache_bytes": budgets.tolist(),
         "seed": seed,
         "bypass": batches.bypass,
@@ -185,8 +189,12 @@ def _on_threads(
     return by_run
 
 
-def _with_flash_time(row: Row, n_tokens: int, flash_mib_s: float) -> Row:
+def _with_flash_time(row: Row, n_tokens: int, n_passes: int, flash_mib_s: float) -> Row:
     if row.read_bytes_decode is None or not n_tokens:
         return row
-    busy_ms = 1e3 * row.read_bytes_decode / n_tokens / MIB / flash_mib_s
-    return replace(row, flash_ms_per_token_decode=busy_ms)
+    busy_ms = 1e3 * row.read_bytes_decode / MIB / flash_mib_s
+    return replace(
+        row,
+        flash_ms_per_token_decode=busy_ms / n_tokens,
+        flash_ms_per_pass_decode=busy_ms / n_passes,
+    )

@@ -16,6 +16,7 @@ from tracekit.replaying.slots import lookup_of_slots
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
+from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -133,12 +134,13 @@ def replay_table(
     except TraceError as error:
         return Cache(lacks=str(error), bypass=bypass)
     rows = sorted(result.rows, key=_budget_of)
+    n_passes = n_decode_passes(trace)
     budgets = [
         Budget(
             mib(size),
             _about(trace, size),
             size < trace.token_cycle_bytes,
-            [_texts(row, trace.n_decoded) for row in of_size],
+            [_texts(row, trace.n_decoded, n_passes) for row in of_size],
         )
         for size, of_size in groupby(rows, key=_budget_of)
     ]
@@ -165,9 +167,14 @@ def _about(trace: Trace, budget: int) -> str:
     return ", ".join(parts)
 
 
-def _texts(row: Row, n_tokens: int) -> PolicyTexts:
+def _texts(row: Row, n_tokens: int, n_passes: int) -> PolicyTexts:
     at_most, at_least = ("≤ ", "≥ ") if row.is_bound else ("", "")
     gap, read = row.gap_to_bound, row.read_bytes_decode
+    read_text = NONE
+    if read is not None and n_tokens:
+        read_text = at_least + mib(read / n_tokens)
+        if n_passes != n_tokens:
+            read_text += f" ({at_least}{mib(read / n_passes)} a pass)"
     return PolicyTexts(
         name=row.policy,
         details=" ".join(filter(None, [_params(row.replayed), _cost(row)])),
@@ -175,7 +182,7 @@ def _texts(row: Row, n_tokens: int) -> PolicyTexts:
         decode=at_most + percent(row.hit_rate_decode),
         cumulative=at_most + percent(row.hit_rate_cumulative),
         gap=NONE if gap is None else f"{100 * gap:.1f}",
-        read=NONE if read is None or not n_tokens else at_least + mib(read / n_tokens),
+        read=read_text,
         peaks=(
             Peak(mib(row.peak_resident_bytes_decode), bool(row.over_budget_decode)),
             Peak(mib(row.peak_resident_bytes), bool(row.over_budget)),

@@ -71,15 +71,16 @@ class Agreement:
 
     @property
     def compared(self) -> str:
-        """What was compared, and how much of it differs: ``12 of 480 lookups (…)``."""
-        lookups, passes = self.n_mismatched, self.n_passes_mismatched
-        parts = [f"{lookups or 'none'} of {self.n_lookups} lookups"] if self.n_lookups else []
-        if self.n_passes and (passes or not lookups):
-            parts.append(f"{passes or 'none'} of {self.n_passes} passes")
-        hits = ""
-        if not self.holds and self.hits_recorded is not None:
-            hits = f" ({self.hits_recorded} hits recorded, {self.hits_replayed} replayed)"
-        return " and ".join(parts) + hits
+        """How much of what was compared differs: ``12 of 480 lookups (…)``."""
+        if self.holds:
+            parts = ((self.n_lookups, "lookups"), (self.n_passes, "passes"))
+            return " and ".join(f"none of {count} {name}" for count, name in parts if count)
+        text = f"the counts of {self.n_passes_mismatched} of {self.n_passes} passes"
+        if self.n_mismatched:
+            text = f"{self.n_mismatched} of {self.n_lookups} lookups"
+        if self.hits_recorded is None:
+            return text
+        return f"{text} ({self.hits_recorded} hits recorded, {self.hits_replayed} replayed)"
 
     def sentence(self, name: str) -> str:
         """Say of the trace `name` that a replay differs from its recording, and why."""

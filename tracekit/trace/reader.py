@@ -314,9 +314,7 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        columns_of_file = [name for name in columns if name != "kept"]
-        self._step_table.columns.require(columns_of_file, self.name, "steps")
-        return self._step_table.read(columns, start, stop)
+        return self._step_table.read(columns, start, stop, self.name)
 
     # ---- layers ----------------------------------------------------------------------------
 

@@ -58,10 +58,18 @@ class StepTable:
         return int(counts.max(initial=0))
 
     def read(
-        self, names: Sequence[str], start: int = 0, stop: int | None = None
+        self, names: Sequence[str], start: int, stop: int | None, trace: str
     ) -> dict[str, np.ndarray]:
-        """Return rows `start` to `stop` of columns; `kept` is that of this table."""
-        read = self.columns.read([name for name in names if name != "kept"], start, stop)
+        """Return rows `start` to `stop` of columns; `kept` is that of this table.
+
+        Raises
+        ------
+        TraceError
+            A column is not in the file, or cannot be read; the sentence calls the trace `trace`.
+        """
+        of_file = [name for name in names if name != "kept"]
+        self.columns.require(of_file, trace, "steps")
+        read = self.columns.read(of_file, start, stop)
         return {name: self.kept[start:stop] if name == "kept" else read[name] for name in names}
 
 
