@@ -92,9 +92,8 @@ def test_dense_layers_of_an_axis_over_all_layers_are_dropped(write):
         )
         trace = open_any(path)
         assert runs.is_of(trace, run, weights=False)
-        assert trace.n_layer == 6
-        imported = open_any(path, options=ImportOptions(n_layer=8))
-        assert imported.n_layer == 8
+        assert trace.n_layer == 8
+        assert "n_layer" not in trace.facts.inferred
 
 
 def test_with_one_expert_a_layer_of_zeros_is_ambiguous(write):
@@ -107,6 +106,24 @@ def test_with_one_expert_a_layer_of_zeros_is_ambiguous(write):
     assert open_any(write(runs.saved(np.save, experts))).moe_layers.tolist() == [0, 2]
     named = write(runs.saved(experts=np.abs(experts), layers=[0, 1, 2]))
     assert open_any(named).moe_layers.tolist() == [0, 1, 2]
+
+
+def test_a_layer_without_experts_may_have_an_empty_list(write):
+    run = runs.made()
+    dense = {"layer": 0, "experts": [], "weights": []}
+    rows = [{**row, **more} for row in runs.lists_of(run) for more in ({}, dense)]
+    for kind in ("jsonl", "parquet"):
+        assert runs.is_of(open_any(write(TABLES[kind](rows))), run)
+
+
+def test_a_first_line_may_say_what_the_model_is(write):
+    run = runs.made()
+    model = {"model_id": "mine", "num_experts": 99, "num_hidden_layers": 7, "expert_bytes": 12}
+    trace = open_any(write(runs.as_jsonl([model, *runs.rows_of(run)])))
+    assert runs.is_of(trace, run)
+    assert (trace.facts.model.name, trace.n_expert, trace.n_layer) == ("mine", 99, 7)
+    assert trace.expert_bytes.tolist() == [12] * 4
+    assert set(trace.facts.inferred) == {"passes"}
 
 
 def test_a_routing_that_was_not_there_has_no_row(write):

@@ -100,7 +100,7 @@ class ArrayRun:
         source = Source(
             self._name,
             self._chunks(tokens, layers),
-            model=self._model(),
+            model=self._model(layers),
             layers=self._sizes(layers),
             slot_order=self._slot_order(),
             inferred=inferred,
@@ -215,8 +215,10 @@ class ArrayRun:
         blocks = self._in_blocks(self._experts, ends)
         return layer_axis(self._given, self._n_layers, self._k, self._options, blocks)
 
-    def _model(self) -> dict[str, Any]:
+    def _model(self, layers: LayerAxis) -> dict[str, Any]:
         model: dict[str, Any] = {}
+        if layers.n_layer is not None:
+            model["n_layer"] = layers.n_layer
         for key in NUMBERS:
             if self._has(key):
                 model[key] = int(self._integers(key, ()))

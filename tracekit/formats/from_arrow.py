@@ -57,17 +57,22 @@ class ArrowRows:
             return self._rows(table)
 
     def _rows(self, table: pa.Table) -> Rows:
-        first = self._n_rows
+        number = np.arange(self._n_rows, self._n_rows + table.num_rows)
         self._n_rows += table.num_rows
+        lists = table[self.names["experts"]].combine_chunks()
+        if _is_list(lists.type) and lists.null_count == 0:
+            filled = _lengths(lists) > 0
+            if not filled.all():  # a layer without experts
+                number, table = number[filled], table.filter(pa.array(filled, pa.bool_()))
         columns: dict[str, Any] = {}
         for name, called in self.names.found.items():
             chunk = table[called].combine_chunks()
             if name == "prompt":
-                columns["turn"] = self._turns(called, chunk, first)
+                columns["turn"] = self._turns(called, chunk, number)
             elif name == "phase":
-                columns["phase"] = self._phases(called, chunk, first)
+                columns["phase"] = self._phases(called, chunk, number)
             else:
-                values = self._numbers(name, called, chunk, first)
+                values = self._numbers(name, called, chunk, number)
                 columns["passes" if name == "pass" else name] = values
         experts, weights = columns["experts"], columns.get("weights")
         if weights is not None and weights.shape != experts.shape:
@@ -75,26 +80,25 @@ class ArrowRows:
                 f"{self.name}: {self.names['weights']} does not have one weight for each of "
                 f"{self.names['experts']}; write one for each."
             )
-        number = np.arange(first, first + table.num_rows)
         columns.setdefault("token", np.zeros_like(number))
         return Rows(number=number, **columns)
 
-    def _numbers(self, name: str, called: str, array: pa.Array, first: int) -> np.ndarray:
+    def _numbers(self, name: str, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         """Return whole numbers as int64, others as float32; lists as [n, k]."""
         wanted = pa.int64() if name in _WHOLE else pa.float32()
         kind = array.type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
+        if _is_list(kind):
             if name not in ("experts", "weights"):
                 raise self._wrong(called, "a number", kind)
-            self._refuse_null(called, array, first)
-            flat, width = self._flat(called, array, first)
+            self._refuse_null(called, array, number)
+            flat, width = self._flat(called, array, number)
             values = self._cast(called, flat, wanted)
-            if name == "experts" or values.null_count == 0:
-                self._refuse_null(called, values, first * width, width)
+            if name == "experts":
+                self._refuse_null(called, values, np.repeat(number, width))
             return to_numpy(values, _NULLS.get(name, 0)).reshape(len(array), width)
         values = self._cast(called, array, wanted)
         if name not in _NULLS:
-            self._refuse_null(called, values, first)
+            self._refuse_null(called, values, number)
         return to_numpy(values, _NULLS.get(name, 0))
 
     def _cast(self, called: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
@@ -118,41 +122,39 @@ class ArrowRows:
             "it so."
         )
 
-    def _flat(self, called: str, array: pa.Array, first: int) -> tuple[pa.Array, int]:
+    def _flat(self, called: str, array: pa.Array, number: np.ndarray) -> tuple[pa.Array, int]:
         """Return the elements of lists that are all of one length, and that length."""
         flat = array.flatten()
         if _is_fixed(array.type):
             return flat, int(array.type.list_size)
-        offsets = to_numpy(array.offsets.cast(pa.int64()))
-        lengths = np.diff(offsets)
+        lengths = _lengths(array)
         width = int(lengths[0]) if len(lengths) else 1
         other = np.flatnonzero(lengths != width)
-        if len(other) or width == 0:
-            at = int(other[0]) if len(other) else 0
+        if len(other):
             raise TraceError(
-                f"{self.line_of(first + at)}: {called} has {lengths[at]} values where other rows "
-                f"have {width or 'some'}; every routing of a trace has the same number of "
+                f"{self.line_of(int(number[other[0]]))}: {called} has {lengths[other[0]]} values "
+                f"where other rows have {width}; every routing of a trace has the same number of "
                 "experts: correct it."
             )
         return flat, width
 
-    def _refuse_null(self, called: str, array: pa.Array, first: int, width: int = 1) -> None:
+    def _refuse_null(self, called: str, array: pa.Array, number: np.ndarray) -> None:
         if array.null_count:
-            at = first + int(np.flatnonzero(to_numpy(array.is_null().cast(pa.uint8())))[0])
+            at = int(np.flatnonzero(to_numpy(array.is_null().cast(pa.uint8())))[0])
             raise TraceError(
-                f"{self.line_of(at // width)}: its {called} is missing; write it, or -1 as the "
+                f"{self.line_of(int(number[at]))}: its {called} is missing; write it, or -1 as the "
                 "expert where no expert was selected."
             )
 
-    def _turns(self, called: str, array: pa.Array, first: int) -> np.ndarray:
-        self._refuse_null(called, array, first)
+    def _turns(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
+        self._refuse_null(called, array, number)
         if pa.types.is_integer(array.type):
             return self._labels.of(to_numpy(self._cast(called, array, pa.int64())))
         index, values = self._coded(called, array)
         return self._labels.numbers(index, values)
 
-    def _phases(self, called: str, array: pa.Array, first: int) -> np.ndarray:
-        self._refuse_null(called, array, first)
+    def _phases(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
+        self._refuse_null(called, array, number)
         if pa.types.is_integer(array.type):
             values = to_numpy(self._cast(called, array, pa.int64()))
             index, words = values, [str(n) for n in range(2)]
@@ -165,7 +167,7 @@ class ArrowRows:
         if wrong.any():
             at = int(wrong.argmax())
             raise TraceError(
-                f"{self.line_of(first + at)}: {called} is neither prefill nor decode (nor prompt or "
+                f"{self.line_of(int(number[at]))}: {called} is neither prefill nor decode (nor prompt or "
                 "generated, 0 or 1); correct it."
             )
         codes = np.array([DECODE if w in DECODE_WORDS else PREFILL for w in words], np.uint8)
@@ -195,3 +197,14 @@ class ArrowRows:
 
 def _is_fixed(kind: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_list(kind))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(_is_fixed(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _lengths(lists: pa.Array) -> np.ndarray:
+    """Return the length of each list, int64 [n]."""
+    if _is_fixed(lists.type):
+        return np.full(len(lists), lists.type.list_size)
+    return np.diff(to_numpy(lists.offsets.cast(pa.int64())))

@@ -77,7 +77,7 @@ class Named:
 
 def named(columns: Collection[str]) -> Named:
     """Find the columns of a file by what they are called, in any case of letters."""
-    by_lower = {column.strip().lower(): column for column in columns}
+    by_lower = {column.strip(" ").lower(): column for column in columns}
     found: dict[str, str] = {}
     for name, aliases in ALIASES.items():
         for alias in aliases:

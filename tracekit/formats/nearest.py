@@ -65,5 +65,5 @@ def _lacking(kind: str, what: str, columns: Sequence[str]) -> str | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = [name[:30] for name in names[:_NAMED]]
+    shown = ["".join(c if c.isprintable() else "?" for c in name[:30]) for name in names[:_NAMED]]
     return ", ".join([*shown, "…"] if len(names) > _NAMED else shown)

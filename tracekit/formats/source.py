@@ -41,7 +41,9 @@ class Source:
     model : dict
         Fields of `ModelFacts` that the file gives: `name`, `arch`, `n_layer`, `n_expert` …
     layers : sequence of mappings
-        As `tracekit.trace.writer.layers_table` takes them; of the layers that the file tells of.
+        As `tracekit.trace.layers.layers_table` takes them; of the layers that the file tells of.
+    expert_bytes : int or None
+        Size of one expert of every layer that routes, where the file gives one for all.
     engine : EngineFacts or None
     slot_order : {"ranked", "sorted", "unknown"}
         The order of the slots of a routing. If it is not ranked and all weights of a routing are
@@ -59,6 +61,7 @@ class Source:
     chunks: Iterable[Routings]
     model: dict[str, Any] = field(default_factory=dict)
     layers: Sequence[Mapping[str, Any]] = ()
+    expert_bytes: int | None = None
     engine: EngineFacts | None = None
     slot_order: str = UNKNOWN
     inferred: dict[str, str] = field(default_factory=dict)
@@ -81,6 +84,8 @@ def one_after_another(name: str, sources: Sequence[Source]) -> Source:
     if len(sources) == 1:
         return sources[0]
     joined = Source(name, ())
+    for source in reversed(sources):
+        joined.model |= source.model
 
     def chunks() -> Iterator[Routings]:
         first_turn = 0
@@ -93,6 +98,7 @@ def one_after_another(name: str, sources: Sequence[Source]) -> Source:
             first_turn = last + 1
             joined.model = {**source.model, **joined.model}
             joined.layers = [*joined.layers, *source.layers]
+            joined.expert_bytes = joined.expert_bytes or source.expert_bytes
             joined.inferred = {**source.inferred, **joined.inferred}
             joined.warnings += source.warnings
             joined.prompts += source.prompts
@@ -199,6 +205,7 @@ def write_source(
         for chunk in source.chunks:
             stream.add(chunk, source.complete)
         facts, layers = described(source, numbered.seen, options)
+        _check_seen(source.name, numbered.seen, facts.model)
         if cache_bytes is not None:
             facts = facts.with_budget(cache_bytes)
         stream.finish(facts, layers)
@@ -239,6 +246,19 @@ def described(source: Source, seen: Seen, options: ImportOptions) -> tuple[Trace
     )
     facts.check(source.name)
     return facts, layers
+
+
+def _check_seen(name: str, seen: Seen, model: ModelFacts) -> None:
+    """Refuse what chunks held that were checked before the model was known."""
+    for what, largest, n in (
+        ("expert", seen.largest_expert, model.n_expert),
+        ("layer", max(seen.layers), model.n_layer),
+    ):
+        if largest >= n:
+            raise TraceError(
+                f"{name} has {what} {largest}, but the model has {n} (0 to {n - 1}); correct "
+                f"n_{what}."
+            )
 
 
 def _slot_order(source: Source, seen: Seen) -> str:
@@ -299,6 +319,9 @@ def _layers(
                     "layers; correct one of them."
                 )
             rows[number] |= {name: value for name, value in layer.items() if value is not None}
+    for number in seen.layers & rows.keys():
+        if source.expert_bytes is not None:
+            rows[number].setdefault("expert_bytes", source.expert_bytes)
     if options.model is not None and options.model.estimated is not None:
         inferred["expert_bytes"] = options.model.estimated
     if options.expert_bytes is not None:

@@ -219,10 +219,13 @@ class LayerAxis:
         Places along the axis of the MoE layers.
     numbers : int [L]
         The model's own numbers of them.
+    n_layer : int or None
+        All layers of the model, dense ones too, where the axis shows them.
     """
 
     kept: np.ndarray
     numbers: np.ndarray
+    n_layer: int | None = None
 
 
 def layer_axis(
@@ -281,4 +284,4 @@ def layer_axis(
             f"whether layer {int(zeros.argmax())}, whose tokens all have expert 0, has experts",
         )
     kept = np.flatnonzero(~idle)
-    return LayerAxis(kept, kept)
+    return LayerAxis(kept, kept, length if len(kept) < length else None)

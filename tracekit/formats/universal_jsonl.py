@@ -54,12 +54,14 @@ class _Start:
         Bytes of the lines before it.
     model : dict
         What they say of the model.
+    expert_bytes : int or None
     """
 
     row: Mapping[str, Any]
     names: Named
     skipped: int
     model: dict[str, Any]
+    expert_bytes: int | None
 
 
 @register
@@ -86,6 +88,7 @@ def _start(lines: bytes) -> _Start | None:
     """Return what the first two objects show, or None if neither is of a routing."""
     skipped = 0
     model: dict[str, Any] = {}
+    size = None
     for line in lines.splitlines(keepends=True):
         row = _object(line)
         if row is None:
@@ -93,9 +96,11 @@ def _start(lines: bytes) -> _Start | None:
         names = named([key for key, value in row.items() if _is_value(value)])
         if not names.missing(REQUIRED):
             model = {**_model(row, ("name",)), **model}
-            return _Start(row, names, skipped, model)
+            return _Start(row, names, skipped, model, size)
         skipped += len(line)
         model = _model(row, tuple(MODEL_KEYS))
+        size = row.get("expert_bytes")
+        size = size if isinstance(size, int) and not isinstance(size, bool) else None
     return None
 
 
@@ -139,7 +144,7 @@ def _source(file: File, options: ImportOptions) -> Source:
             "each line."
         )
     lines = Lines(file.path, start.skipped)
-    source = Source(str(file.path), (), model=start.model)
+    source = Source(str(file.path), (), model=start.model, expert_bytes=start.expert_bytes)
     arrow = ArrowRows(str(file.path), start.names, lines.place)
     objects = _Objects(lines, start, source)
     rows: Iterator[Rows] = (arrow.rows(table) for table in objects.tables())
