@@ -229,6 +229,25 @@ def test_weights_rank_the_slots(write):
     assert runs.is_of(open_any(write(lists)), run)
 
 
+def test_unknown_weights_do_not_rank(write):
+    run = runs.made()
+    weights = run.weights.copy()
+    weights[3, 1, 0] = np.nan
+    trace = open_any(write(runs.saved(experts=run.experts, weights=weights)))
+    assert trace.facts.slot_order == "unknown"
+    assert np.isnan(trace.routing(["weights"])["weights"]).sum() == 1
+
+
+def test_a_prompt_without_tokens_is_no_turn(write):
+    run = runs.made()
+    lengths = np.insert(run.lengths, 1, 0)
+    prompts = np.insert(run.prompts, 1, 0)
+    grid = {"layers": run.layers, "weights": run.weights}
+    path = write(runs.saved(experts=run.experts, lengths=lengths, prompt_lengths=prompts, **grid))
+    assert runs.is_of(open_any(path), run)
+    assert open_any(path).warnings == []
+
+
 def _rest(run):
     return run.layers, run.lengths, run.prompts, run.n_expert
 
@@ -304,6 +323,10 @@ WRONG_ARRAYS = {
     "twice": ({"experts": IDS * 0 + 5}, "expert 5 stands twice"),
     "too large": ({"experts": IDS + 70000}, "70000 is no whole number from 0 to 65535"),
     "n_expert": ({"experts": IDS, "n_expert": 3}, "expert 3 is not below the model's n_expert = 3"),
+    "logits": (
+        {"experts": IDS, "logits": np.zeros((2, 2, 9)), "n_expert": 8},
+        "has the logits of 9 experts, but the model has 8; correct n_expert",
+    ),
     "n_layer": ({"experts": IDS, "n_layer": 1}, "1 is no layer of a model with 1 of them"),
     "top_k": ({"experts": IDS, "top_k": 3}, "2 experts a routing, not the top_k = 3"),
     "order": ({"experts": IDS, "slot_order": "best"}, "slot_order 'best' is none of ranked"),

@@ -157,6 +157,7 @@ class ArrayRun:
         }
         lengths = self._lengths(columns)
         prompts, inferred = self._prompts(lengths)
+        prompts, lengths = prompts[lengths > 0], lengths[lengths > 0]
         tokens = of_requests(lengths, prompts, self._options.chunk, token=columns.get("token_id"))
         if "token" in columns:
             tokens = replace(tokens, step=columns["token"])

@@ -39,18 +39,19 @@ class Lines:
         """
         with opened(self.path) as file, damaged(str(self.path)):
             left = file.read(len(BOM) + self._skipped).removeprefix(BOM)[self._skipped :]
-            while piece := file.read(PIECE_BYTES):
-                whole = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+            while more := file.read(PIECE_BYTES):
+                piece = left + more
+                whole = (piece.rfind(b"\n") + 1) or (piece.rfind(b"\r") + 1)
                 if not whole:
-                    left += piece
+                    left = piece
                     if len(left) > MOST_LINE_BYTES:
                         raise TraceError(
                             f"{self.path} has a line of more than {MOST_LINE_BYTES >> 20} MiB, as "
                             "no trace has; it is of another kind."
                         )
                     continue
-                yield left + piece[:whole]
                 left = piece[whole:]
+                yield piece[:whole]
             if left:
                 yield left
 

@@ -229,6 +229,11 @@ def described(source: Source, seen: Seen, options: ImportOptions) -> tuple[Trace
     n_expert = max(seen.largest_expert + 1, seen.widths.get("logits", 0), seen.top_k)
     n_layer = max(seen.layers) + 1
     model = _model(source, seen, options, n_expert, n_layer)
+    if seen.widths.get("logits", model.n_expert) != model.n_expert:
+        raise TraceError(
+            f"{source.name} has the logits of {seen.widths['logits']} experts, but the model has "
+            f"{model.n_expert}; correct n_expert."
+        )
     if _given("n_expert", source, options) is None and "logits" not in seen.widths:
         inferred["n_expert"] = "the largest expert id + 1"
     if _given("n_layer", source, options) is None:
@@ -262,7 +267,7 @@ def _check_seen(name: str, seen: Seen, model: ModelFacts) -> None:
 
 
 def _slot_order(source: Source, seen: Seen) -> str:
-    if source.slot_order == "ranked" or "weights" in seen.columns or seen.top_k == 1:
+    if source.slot_order == "ranked" or seen.ranked or seen.top_k == 1:
         return "ranked"
     return "sorted" if seen.ascending else source.slot_order
 

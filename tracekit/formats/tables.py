@@ -76,7 +76,7 @@ class CsvTable:
         for piece in self._lines.pieces():
             if not piece.endswith((b"\n", b"\r")):
                 piece = self._without_cut_line(piece, types, source)
-            if not piece.strip():
+            if not piece or piece.isspace():
                 continue
             try:
                 table = self._parsed(piece, types)
@@ -89,7 +89,9 @@ class CsvTable:
         return arrow_csv.read_csv(
             pa.BufferReader(pa.py_buffer(piece)),
             arrow_csv.ReadOptions(column_names=self._columns, block_size=1 << 20),
-            arrow_csv.ParseOptions(delimiter=self._separator),
+            arrow_csv.ParseOptions(
+                delimiter=self._separator, quote_char='"' if b'"' in piece else False
+            ),
             arrow_csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),

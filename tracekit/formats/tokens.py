@@ -71,6 +71,7 @@ def of_requests(
         Ids of the tokens.
     """
     lengths, prompts = np.asarray(lengths, np.int64), np.asarray(prompts, np.int64)
+    lengths, prompts = lengths[lengths > 0], prompts[lengths > 0]  # of the others there is no turn
     turn = np.repeat(np.arange(len(lengths)), lengths)
     step = np.arange(len(turn)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     decode = step >= prompts[turn]

@@ -184,7 +184,7 @@ class _Objects:
         for piece in self._lines.pieces():
             if not piece.endswith((b"\n", b"\r")):
                 piece = self._without_cut_line(piece)
-            if not piece.strip():
+            if not piece or piece.isspace():
                 continue
             try:
                 table = arrow_json.read_json(

@@ -83,6 +83,8 @@ class Seen:
     layers : set of int
     ascending : bool
         Whether the slots of every routing were in ascending order of their ids.
+    ranked : bool
+        Whether every routing had all its weights, so that they rank its slots.
     columns : set of str
         The optional columns that had a value.
     widths : dict
@@ -95,6 +97,7 @@ class Seen:
     largest_expert: int = -1
     layers: set[int] = field(default_factory=set)
     ascending: bool = True
+    ranked: bool = True
     columns: set[str] = field(default_factory=set)
     widths: dict[str, int] = field(default_factory=dict)
 
@@ -164,7 +167,9 @@ class Numbered:
             columns = {name: values[order] for name, values in columns.items()}
             given = locate
             locate = lambda row, slot: given(int(order[row]), slot)  # noqa: E731
-        if self._rerank and "weights" in columns:
+        weights = columns.get("weights")
+        self.seen.ranked &= weights is not None and not np.isnan(weights).any()
+        if self._rerank and weights is not None:
             columns = _ranked(columns)
         self._number(columns, locate)
         columns = _typed(columns)
