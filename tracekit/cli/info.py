@@ -59,8 +59,6 @@ def info(
 
     opened = open_trace(trace, console, anew=verify)
     facts = describe(opened) | recorded_rates(opened)
-    if verify:
-        _keep(opened, console)
     unverified = None if facts["agreement"] else why_unverified(opened)
     destination.write(
         table=lambda: "\n".join(
@@ -68,6 +66,8 @@ def info(
         ),
         document=lambda: {"schema": "tracekit.info/1", **facts},
     )
+    if verify:
+        _keep(opened, console)
 
 
 def _keep(trace: "Trace", console: Console) -> None:

@@ -102,7 +102,7 @@ def _tried(trace: Trace, policy: Policy) -> str | None:
         tried.append((n_differ, f"a budget of {other / MIB:.12g} MiB"))
     exact = [name for n_differ, name in tried if n_differ == 0]
     if exact:
-        part = "" if len(rows["pass"]) == trace.n_rows else " at its beginning"
+        part = " at its beginning" if trace.n_rows * trace.top_k > MOST_SLOTS else ""
         return f"{' or '.join(exact)} gives what was recorded{part}"
     if as_it_is.lacks_prompts(policy, budget):
         return (
@@ -116,11 +116,13 @@ def _beginning(trace: Trace) -> Columns:
     """Return the place, the experts and what was recorded of the first `MOST_SLOTS`."""
     lists = ["experts", *(name for name in ("residency", "dropped") if trace.has(name))]
     columns = trace.routing([*_PLACE, *lists])
-    passes, most = columns["pass"], max(1, MOST_SLOTS // trace.top_k)
-    if len(passes) <= most:
-        return columns
-    n_rows = int(np.searchsorted(passes, passes[most], side="left")) or most  # whole passes
-    return {name: values[:n_rows] for name, values in columns.items()}
+    passes, n_rows = columns["pass"], max(1, MOST_SLOTS // trace.top_k)
+    if n_rows >= len(passes):
+        if trace.complete:
+            return columns
+        n_rows = len(passes) - 1  # the last pass may be cut off
+    whole = int(np.searchsorted(passes, passes[n_rows], side="left"))
+    return {name: values[: whole or n_rows] for name, values in columns.items()}
 
 
 @dataclass(frozen=True, eq=False)
