@@ -13,7 +13,7 @@ from tracekit.replaying import reasons, replay
 from tracekit.replaying.agreement import is_plain, verify
 from tracekit.trace import ModelFacts, Trace, TraceFacts
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.columns import to_table
+from tracekit.trace.columns import from_numpy, to_table
 from tracekit.trace.layers import layers_table
 from tracekit.trace.schema import DECODE, routing_schema
 
@@ -65,6 +65,19 @@ def test_unknown_residency_is_not_compared():
     found = verify(with_residency(trace, residency, BUDGET))
     assert found.holds
     assert 0 < found.n_lookups < replay(trace, "lru", cache_bytes=BUDGET).rows[0].lookups
+
+
+def test_what_was_dropped_was_not_looked_up():
+    """Another token of its batch may have looked the same expert up."""
+    trace = plain()
+    routing = trace.table("routing.parquet")
+    dropped = (np.random.default_rng(2).random((trace.n_rows, 3)) < 0.3).astype(np.uint8)
+    at, field = routing.schema.get_field_index("dropped"), routing.schema.field("dropped")
+    column = from_numpy(dropped, field.type, len(dropped))
+    trace = Trace.from_tables(trace.facts, trace.layers, routing.set_column(at, field, column))
+    found = verify(recorded(trace))
+    assert found.holds
+    assert found.n_lookups == replay(trace, "lru", cache_bytes=BUDGET).rows[0].lookups
 
 
 def test_a_prefetched_expert_is_resident():
