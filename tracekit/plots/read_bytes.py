@@ -27,9 +27,9 @@ DECODED = {"token": "decoded token", "pass": "decode pass"}
     "read-bytes",
     "bytes that each decoded token reads, as it ran",
     lambda trace, choices: read_bytes_by_token(
-        trace, choices.policies_or(read_by_default(trace)), choices.one_budget()
+        trace, choices.policies_or(read_by_default(trace)), choices.one_budget(), choices.bypass
     ),
-    reads=("policies", "params", "cache_bytes"),
+    reads=("policies", "params", "cache_bytes", "bypass"),
     at_one_budget=True,
 )
 def plot_read_bytes(

@@ -40,6 +40,7 @@ def replay(
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     jobs: int | None = None,
+    bypass: bool = False,
     per_layer: bool = False,
     validate: bool = False,
     flash_mib_s: float | None = None,
@@ -49,7 +50,8 @@ def replay(
 
     The accounting is that of a real engine: each distinct expert of a layer load is looked up once,
     a miss is read whole, and after the load entries that it did not touch are evicted until the
-    rest fits the budget. The cache persists across turns.
+    rest fits the budget. The cache persists across turns. With `bypass`, entries that the load touched
+    may go too.
 
     Parameters
     ----------
@@ -67,6 +69,10 @@ def replay(
         Seed of every policy that draws random numbers and is given no other.
     jobs : int, optional
         Threads; as many as there are processor cores by default.
+    bypass : bool
+        The engine may drop at once what it has just used: it stages what it reads in a scratch
+        buffer, which is not charged to the cache, and it keeps to the budget after every load. A
+        policy that has no meaning under this is left out; a note says so.
     per_layer : bool
         Figures of each layer too.
     validate : bool
@@ -99,7 +105,7 @@ def replay(
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     loaded = load_policies(policies, params, seed)
     trace = verified(trace)
-    batches = build_batches(trace, weights=any(policy.lossy for policy in loaded))
+    batches = build_batches(trace, any(policy.lossy for policy in loaded), bool(bypass))
     recorded = recorded_residency(trace, batches) if validate else None
     no_budget_given = cache_mib is None and cache_fraction is None and cache_bytes is None
     if validate and no_budget_given and trace.budget_bytes is None:
@@ -145,6 +151,7 @@ def replay(
         "passes_decode": n_passes,
         "cache_bytes": budgets.tolist(),
         "seed": seed,
+        "bypass": batches.bypass,
         "per_layer": per_layer,
         "validate": validate,
         "flash_mib_s": flash_mib_s,

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
+from tracekit.policies.bound import bounded
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import LayerRow, Row
 from tracekit.routing.turns import n_decode_passes
@@ -70,6 +71,11 @@ def _head(trace: Trace, rows: Sequence[Row]) -> str:
     if not _lookups_differ(rows):
         first = rows[0]
         lines.append(f"expert lookups: {first.lookups_decode} decode, {first.lookups} cumulative")
+    if rows[0].bypass:
+        lines.append(
+            "bypass: the engine may drop at once what it has just used; the scratch buffer that it "
+            "reads into is not charged to the cache"
+        )
     return "\n".join(lines)
 
 
@@ -246,18 +252,19 @@ def _legend(rows: Sequence[Row], flash_mib_s: float | None, has_drafts: bool) ->
         )
     if flash_mib_s:
         lines.append(
-            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; a token "
-            "takes at least that, whatever is computed meanwhile"
+            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; on average a "
+            "token takes at least that, whatever is computed meanwhile"
         )
     if any(row.under_token_cycle for row in rows):
         lines.append(f"{UNDER_CYCLE} cache smaller than one token cycle")
     if any(row.over_budget or row.over_budget_decode for row in rows):
         lines.append(f"{OVER_BUDGET} more was resident than the budget")
     if any(row.is_bound for row in rows):
-        lines.append(
-            "≤ ≥ bound: proven limits of every policy that keeps to its budget, reads only what is "
-            "asked for, and keeps what it reads until the load ends"
-        )
+        lines.append(f"≤ ≥ bound: proven limits of every policy that {bounded(rows[0].bypass)}")
+        if any(row.layers for row in rows):
+            lines.append(
+                "no bound of a layer: most layers alone would fit the cache, so it would say nothing"
+            )
     if any(row.gap_to_bound is None and row.lookups and not row.is_bound for row in rows):
         lines.append(
             "- above LRU, below bound: what keeps more than its budget or leaves experts out does "

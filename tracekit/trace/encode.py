@@ -4,7 +4,6 @@ In: tables, or rows that are read piece by piece. Out: a Parquet file, written a
 all. This module knows nothing of what the columns mean.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,7 @@ def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> N
     TracekitError
     """
     with (
-        whole_file(path) as work,
-        pa.OSFile(os.fsencode(work), "wb") as file,
+        whole_file(path) as file,
         pq.ParquetWriter(file, schema, **_options(schema)) as writer,
     ):
         for table in groups:

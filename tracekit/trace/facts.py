@@ -15,6 +15,8 @@ from tracekit.trace.schema import SCHEMA_VERSION
 
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
+# Of all layers together. A replay keeps some numbers of each; Kimi K2 has 23,424.
+MOST_EXPERTS = 1 << 20
 
 _SCHEMA = "tracekit.trace/"
 Part = TypeVar("Part", "ModelFacts", "EngineFacts", Agreement)
@@ -183,6 +185,11 @@ def _check_model(model: ModelFacts, where: str) -> None:
         value = getattr(model, name)
         if value is not None and not 1 <= value <= most:
             raise TraceError(f"{where}: {name} = {shown(value)} is no size of a model; correct it.")
+    if model.n_layer * model.n_expert > MOST_EXPERTS:
+        raise TraceError(
+            f"{where}: {model.n_layer:,} layers of {model.n_expert:,} experts are more than the "
+            f"{MOST_EXPERTS:,} experts that tracekit counts one by one; correct n_layer or n_expert."
+        )
     if not 1 <= model.top_k <= model.n_expert:
         raise TraceError(
             f"{where}: top_k = {shown(model.top_k)} experts of {model.n_expert} cannot be "
