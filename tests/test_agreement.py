@@ -1,5 +1,7 @@
 """A replay against what the engine recorded: what differs, and why."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.compute as pc
 import pytest
@@ -7,11 +9,12 @@ from exact_engine import session
 from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
 
 from tracekit.formats import open_any
-from tracekit.policies import POLICIES
+from tracekit.policies import POLICIES, load_policy
 from tracekit.replaying import agreement as agreements
-from tracekit.replaying import reasons, replay
+from tracekit.replaying import build_batches, reasons, replay, simulate
 from tracekit.replaying.agreement import is_plain, verify
-from tracekit.trace import ModelFacts, Trace, TraceFacts
+from tracekit.replaying.slots import lookup_of_slots
+from tracekit.trace import ModelFacts, Trace, TraceFacts, synthesize
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.columns import from_numpy, to_table
 from tracekit.trace.layers import layers_table
@@ -146,6 +149,17 @@ def test_another_policy_is_found(policy):
     assert found.n_mismatched > 20
     assert f"the policy {policy} " in found.likely_reason
     assert found.likely_reason.endswith(" gives what was recorded")
+
+
+def test_an_engine_that_drops_at_once_is_found():
+    """Its budget is less than one token's experts; another one keeps them until the next token."""
+    trace, budget = synthesize(1, 24, 3, 60, expert_bytes=1 << 20), 2 << 20
+    batches = replace(build_batches(trace), bypass=True)
+    (cell,) = simulate(load_policy("lru"), batches, np.array([budget]), per_lookup=True)
+    residency = cell.hit.astype(np.uint8)[lookup_of_slots(trace, batches)]
+    found = verify(with_residency(trace, residency, budget))
+    assert found.n_mismatched > 0
+    assert "dropping at once what a load has used (--bypass) gives" in found.likely_reason
 
 
 def test_one_token_a_pass_is_found():

@@ -1,4 +1,4 @@
-"""Why a replay differs from the recording: other policies, budgets and passes are tried.
+"""Why a replay differs from the recording: other policies, budgets, passes, and bypass are tried.
 
 In: a trace whose recording a replay does not give. Out: a clause that names what does give it, or
 comes close; None if nothing that was tried does. Nothing is named that was not tried.
@@ -96,6 +96,10 @@ def _tried(trace: Trace, policy: Policy) -> str | None:
         if is_plain(cls) and cls.name != policy.name:
             n_differ = len(as_it_is.compared(load_policy(cls.name), budget))
             tried.append((n_differ, f"the policy {cls.name}"))
+    if policy.can_bypass:
+        bypass = replace(as_it_is, batches=replace(as_it_is.batches, bypass=True))
+        n_differ = len(bypass.compared(policy, budget))
+        tried.append((n_differ, "dropping at once what a load has used (--bypass)"))
     other = _other_budget(as_it_is, policy)
     if other is not None:
         n_differ = len(as_it_is.compared(policy, other))
