@@ -78,7 +78,9 @@ def _keep(trace: "Trace", console: Console) -> None:
     agreement = trace.facts.current_agreement
     if agreement is None:
         console.note(f"{trace.name} cannot be verified: {why_unverified(trace)}.")
-    elif trace.path is not None:
+    elif trace.path is None:
+        console.note(f"{trace.name} has no place for it; `tracekit import` makes a trace that has.")
+    else:
         keep_agreement(trace.path, agreement)
         console.note(f"Kept in {trace.path}: {agreement.compared} differ.")
 

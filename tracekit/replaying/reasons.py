@@ -4,12 +4,13 @@ In: a trace whose recording a replay does not give. Out: a clause that names wha
 comes close; None if nothing that was tried does. Nothing is named that was not tried.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.figures import MIB
+from tracekit.figures import MIB, exact_mib
 from tracekit.policies import POLICIES, Batches, Policy, load_policy
 from tracekit.replaying.agreement import (
     Compared,
@@ -103,7 +104,7 @@ def _tried(trace: Trace, policy: Policy) -> str | None:
     other = _other_budget(as_it_is, policy)
     if other is not None:
         n_differ = len(as_it_is.compared(policy, other))
-        tried.append((n_differ, f"a budget of {other / MIB:.12g} MiB"))
+        tried.append((n_differ, f"a budget of {exact_mib(other)} MiB"))
     exact = [name for n_differ, name in tried if n_differ == 0]
     if exact:
         part = " at its beginning" if trace.n_rows * trace.top_k > MOST_SLOTS else ""
@@ -210,12 +211,10 @@ def _least_budget(of: _Run, policy: Policy, top: int, is_enough: Callable[[int],
 
 def _roundest(low: int, high: int) -> int:
     """Return the number of bytes from `low` to `high` that is written shortest in MiB."""
-    unit = 1000 * MIB
-    while unit > 1:
-        size = -(-low // unit) * unit
-        if size <= high:
+    for unit in (1000, 100, 10, 1, 0.1, 0.01, 0.001):
+        size = round(unit * math.ceil(low / MIB / unit) * MIB)
+        if low <= size <= high:
             return size
-        unit = unit // 10 if unit > MIB else unit // 2
     return low
 
 
