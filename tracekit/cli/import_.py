@@ -10,7 +10,7 @@ from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
-from tracekit.figures import MIB, in_bytes
+from tracekit.figures import MIB, exact_mib, in_bytes
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,5 +74,5 @@ def _ask_for_budget(trace: "Trace", file: Path) -> str:
     fits = fitting_budget(trace) if sizes_are_known(trace) else None
     if fits is None:
         return f"{text}."
-    size = f"{fits / MIB:.12g}"
+    size = exact_mib(fits)
     return f"{text} {size}, if it was that: lru at {size} MiB gives what was recorded."

@@ -59,8 +59,6 @@ def info(
 
     opened = open_trace(trace, console, anew=verify)
     facts = describe(opened) | recorded_rates(opened)
-    if verify:
-        _keep(opened, console)
     unverified = None if facts["agreement"] else why_unverified(opened)
     destination.write(
         table=lambda: "\n".join(
@@ -68,6 +66,8 @@ def info(
         ),
         document=lambda: {"schema": "tracekit.info/1", **facts},
     )
+    if verify:
+        _keep(opened, console)
 
 
 def _keep(trace: "Trace", console: Console) -> None:
@@ -78,7 +78,9 @@ def _keep(trace: "Trace", console: Console) -> None:
     agreement = trace.facts.current_agreement
     if agreement is None:
         console.note(f"{trace.name} cannot be verified: {why_unverified(trace)}.")
-    elif trace.path is not None:
+    elif trace.path is None:
+        console.note(f"{trace.name} has no place for it; `tracekit import` makes a trace that has.")
+    else:
         keep_agreement(trace.path, agreement)
         console.note(f"Kept in {trace.path}: {agreement.compared} differ.")
 

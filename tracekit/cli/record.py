@@ -13,7 +13,7 @@ import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
-from tracekit.figures import MIB, counted, percent
+from tracekit.figures import MIB, counted, exact_mib, percent
 from tracekit.trace.errors import TracekitError, UsageError
 
 if TYPE_CHECKING:
@@ -341,13 +341,5 @@ def _summary(path: Path, progress: "Progress", ended: str) -> str:
 def _next_command(path: Path, cache_bytes: int | None) -> str:
     command = ["tracekit", "replay", str(path)]
     if cache_bytes is not None:
-        command += ["--policy", "lru", "--cache-mib", _exact_mib(cache_bytes), "--validate"]
+        command += ["--policy", "lru", "--cache-mib", exact_mib(cache_bytes), "--validate"]
     return shlex.join(command)
-
-
-def _exact_mib(cache_bytes: int) -> str:
-    """Write a budget in MiB in the fewest digits that ``--cache-mib`` reads back as the same bytes."""
-    digits = 0
-    while round(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
-        digits += 1
-    return f"{cache_bytes / MIB:.{digits}f}"

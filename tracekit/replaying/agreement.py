@@ -13,7 +13,7 @@ from tracekit.policies import POLICIES, Batches, Cell, Policy, load_policy
 from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.reads import reads_of
-from tracekit.replaying.slots import first_slots, lookup_of_slots
+from tracekit.replaying.slots import batch_rows, states_of_lookups
 from tracekit.routing.residency import UNKNOWN, recorded_states, why_unverified
 from tracekit.trace import Trace
 from tracekit.trace.agreement import Agreement
@@ -87,7 +87,7 @@ def recorded_of(trace: Trace, batches: Batches, counted: Trace | None = None) ->
     """
     known, resident = np.empty(0, np.int64), np.empty(0, np.bool_)
     if trace.has("residency"):
-        states = recorded_states(trace).ravel()[first_slots(lookup_of_slots(trace, batches))]
+        states = states_of_lookups(trace, batches, recorded_states(trace))
         known = np.flatnonzero(states != UNKNOWN)
         resident = states[known] != MISS
     passes, counts = _counts(counted or trace)
@@ -258,14 +258,15 @@ def _first_mismatch(
         }
     first = int(found.lookups[0])
     lookup = int(recorded.lookups[first])
-    slot = int(first_slots(lookup_of_slots(trace, batches))[lookup])
+    expert = int(batches.keys[lookup]) % batches.n_expert
+    batch = int(np.searchsorted(batches.batch_start, lookup, side="right")) - 1
+    start, stop = batch_rows(trace)[batch : batch + 2].tolist()
     routing = trace.routing(["turn", "pass", "step", "layer", "experts"])
-    row, column = divmod(slot, trace.top_k)
-    place = {name: int(routing[name][row]) for name in ("turn", "pass", "step", "layer")}
+    row = start + int((routing["experts"][start:stop] == expert).any(axis=1).argmax())
     was_hit = bool(recorded.resident[first])
     return {
-        **place,
-        "expert": int(routing["experts"][row, column]),
+        **{name: int(routing[name][row]) for name in ("turn", "pass", "step", "layer")},
+        "expert": expert,
         "recorded": "hit" if was_hit else "miss",
         "replayed": "miss" if was_hit else "hit",
     }
