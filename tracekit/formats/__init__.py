@@ -13,6 +13,10 @@ from tracekit.formats.options import ImportOptions, ModelSizes
 # One line for each format: its import registers it. The first that recognises a file reads it, so
 # those that anybody's file may resemble stand last.
 from tracekit.formats import route_trace as route_trace  # isort: skip
+from tracekit.formats import vllm as vllm  # isort: skip
+from tracekit.formats import sglang as sglang  # isort: skip
+from tracekit.formats import megatron_server as megatron_server  # isort: skip
+from tracekit.formats import sglang_recorder as sglang_recorder  # isort: skip
 from tracekit.formats import graph_order as graph_order  # isort: skip
 from tracekit.formats import universal_arrays as universal_arrays  # isort: skip
 from tracekit.formats import universal_jsonl as universal_jsonl  # isort: skip
