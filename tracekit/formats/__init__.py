@@ -16,6 +16,7 @@ from tracekit.formats import route_trace as route_trace  # isort: skip
 from tracekit.formats import vllm as vllm  # isort: skip
 from tracekit.formats import sglang as sglang  # isort: skip
 from tracekit.formats import megatron_server as megatron_server  # isort: skip
+from tracekit.formats import megatron as megatron  # isort: skip
 from tracekit.formats import sglang_recorder as sglang_recorder  # isort: skip
 from tracekit.formats import graph_order as graph_order  # isort: skip
 from tracekit.formats import universal_arrays as universal_arrays  # isort: skip

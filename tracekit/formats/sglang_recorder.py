@@ -222,7 +222,7 @@ class _Run:
             n_slots = n_tokens = 0
             for records, place in zip(self._passes, places, strict=True):
                 grid = self._pass(records, reads, maps)
-                routed = (grid >= 0).any(axis=(1, 2))
+                routed = np.logical_or.reduce(grid >= 0, axis=(1, 2))
                 if not routed.all():  # rows that only fill up a batch
                     grid, place = grid[routed], _taken(place, routed)
                 if self._is_mixed:
@@ -359,6 +359,12 @@ def _positions(passes: Sequence[Sequence[_Record]]) -> Iterator[Tokens]:
             turn += 1
         last = record.positions[-1]
         yield _tokens(turn, number, phase, np.array(record.positions), record.tokens)
+
+
+def _taken(tokens: Tokens, rows: np.ndarray) -> Tokens:
+    token = None if tokens.token is None else tokens.token[rows]
+    turn, passes, phase, step = tokens.turn, tokens.passes, tokens.phase, tokens.step
+    return Tokens(turn[rows], passes[rows], phase[rows], step[rows], token)
 
 
 def _tokens(turn: int, number: int, phase: int, steps: np.ndarray, tokens: Sequence[int]) -> Tokens:
