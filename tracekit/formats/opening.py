@@ -103,7 +103,7 @@ def format_of(given: Given) -> "Format":
     for file in given.files:
         if not file.head.strip(b"\0 \t\r\n"):
             raise TraceError(f"{file.path} is empty; record or copy it again.")
-    for format_class in FORMATS:
+    for format_class in sorted(FORMATS, key=lambda each: each.is_universal):
         reader = format_class()
         if reader.recognises(given):
             return reader
