@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracekit.formats.base import read_bytes
     from tracekit.formats.format import Format, register
     from tracekit.formats.in_memory import from_arrays
-    from tracekit.formats.opening import as_trace, import_any, open_any
+    from tracekit.formats.opening import as_trace, import_any, is_read_whole, open_any
     from tracekit.formats.options import ImportOptions, ModelSizes
 
 _MODULES = {
@@ -27,6 +27,7 @@ _MODULES = {
     "as_trace": "opening",
     "from_arrays": "in_memory",
     "import_any": "opening",
+    "is_read_whole": "opening",
     "open_any": "opening",
     "read_bytes": "base",
     "register": "format",
@@ -40,6 +41,7 @@ __all__ = [
     "as_trace",
     "from_arrays",
     "import_any",
+    "is_read_whole",
     "open_any",
     "read_bytes",
     "register",
