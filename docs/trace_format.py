@@ -23,7 +23,7 @@ PLACE = {
     "layer": "the model's own number of the layer, from 0",
 }
 ROUTING = {
-    "experts": "the selected experts in slot order: the heaviest first",
+    "experts": "the selected experts in slot order: the heaviest first, if `slot_order` is ranked",
     "weights": "final routing weight of each of them; a null element is unknown",
     "residency": "what the engine's cache did: 0 miss, 1 hit, 2 prefetched",
     "dropped": "1: the engine left this expert out",
@@ -86,6 +86,9 @@ FACTS = {
     "command": "the command line of the recording",
     "notes": "everything else that was worth keeping; `begins_late` says why a turn does not begin "
     "at step 0",
+    "slot_order": "order of the slots of a routing: ranked (heaviest first), sorted (by expert id) "
+    "or unknown",
+    "inferred": "what the source did not say, and how it was inferred",
     "agreement": "whether a replay gives what the engine recorded, below; null: nobody has compared",
 }
 AGREEMENT = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tracekit.formats import open_any
+from tracekit.formats import ImportOptions, open_any
 from tracekit.trace import TracekitError, describe
 
 # One sentence of readable length.
@@ -39,10 +39,10 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-def refusals(path: Path) -> list[str]:
+def refusals(path: Path, options: ImportOptions | None = None) -> list[str]:
     """Ask the trace at `path` everything; return the sentence that refused it, if one did."""
     try:
-        trace = open_any(path)
+        trace = open_any(path, options=options or ImportOptions())
         json.dumps(describe(trace))
         lists = [c for c in ("experts", "logits", "gate_input") if trace.has(c)]
         for _ in trace.iter_routing(lists):
@@ -50,7 +50,8 @@ def refusals(path: Path) -> list[str]:
         trace.steps(["step"])
         for layer in trace.moe_layers.tolist():
             trace.layer_array(layer, "router_matrix")
-        _ = trace.expert_bytes
+        if (trace.layer_columns["expert_bytes"] >= 0).any():
+            _ = trace.expert_bytes
     except TracekitError as error:
         return [str(error)]
     return []

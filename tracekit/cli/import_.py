@@ -1,4 +1,4 @@
-"""``tracekit import``: turn another recorder's file into a ``.trace`` directory."""
+"""``tracekit import``: turn other tools' files into a ``.trace`` directory."""
 
 import shlex
 from pathlib import Path
@@ -16,10 +16,26 @@ from tracekit.trace.errors import UsageError
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
+# What somebody with arrays writes; README and docs/formats.md show the same lines.
+FROM_ARRAYS = """\
+With arrays at hand, these lines write a file to import; docs/formats.md has the same as CSV, Parquet and JSON lines:
+
+\b
+  import numpy as np
+  experts = np.stack(chosen)  # of each token, integers [layers, k]; the first 512 are the prompt
+  np.savez("run.npz", experts=experts, prompt_lengths=[512], lengths=[len(experts)], n_expert=64)
+  # then: tracekit import run.npz --expert-mib 3.5 -o run.trace
+"""
+
 
 def import_(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="The file to import.", show_default=False)
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="The file to import; several files of one run, or a folder of them.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         Path,
@@ -27,6 +43,50 @@ def import_(
             "-o", "--output", metavar="X.trace", help="The trace to write.", show_default=False
         ),
     ],
+    expert_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--expert-mib", metavar="M", help="Size of one expert in MiB, if FILE does not say it."
+        ),
+    ] = None,
+    n_expert: Annotated[
+        int | None,
+        typer.Option(
+            "--n-expert",
+            metavar="N",
+            help="Experts of a MoE layer. Default: as FILE says, else its largest id + 1.",
+        ),
+    ] = None,
+    n_layer: Annotated[
+        int | None,
+        typer.Option(
+            "--n-layer",
+            metavar="N",
+            help="Layers of the model, those without experts too. Default: as FILE says, else up "
+            "to the last that routed.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", metavar="K", help="Experts that a token uses at a layer."),
+    ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(
+            "--axes",
+            metavar="tokens,layers,k",
+            help="What the axes of an array of experts are, in their order.",
+        ),
+    ] = None,
+    chunk: Annotated[
+        int | None,
+        typer.Option(
+            "--chunk",
+            metavar="N",
+            help="Most tokens of a prefill pass, if FILE does not show its passes. Default: each "
+            "prompt is one pass.",
+        ),
+    ] = None,
     cache_mib: Annotated[
         float | None,
         typer.Option(
@@ -39,30 +99,61 @@ def import_(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Turn another recorder's file into a trace.
+    """Turn other tools' files into a trace.
 
-    The format is recognised by the content of the file, not by its name. What the file says of its
-    cache is compared with a replay, and the trace keeps what came out.
+    The format is recognised by what is in the files, not by their names; `tracekit formats` lists
+    what can be read. What a file says of the engine's cache is compared with a replay, and the trace
+    keeps what came out.
     """
     console = Console(quiet, verbose)
     check_free(output, force)
+    from tracekit.formats import ImportOptions, import_any, is_read_whole
     from tracekit.trace import write_trace
     from tracekit.trace.folder import check_target
 
     check_target(output, force)
     if cache_mib is not None and not 0 <= cache_mib <= MAX_MIB:
         raise UsageError(f"--cache-mib takes a size in MiB from 0 to 1e12, not {cache_mib:g}.")
-    trace = open_trace(file, console, None if cache_mib is None else round(cache_mib * MIB))
-    write_trace(trace, output, force=force)
+    options = ImportOptions(
+        expert_mib=expert_mib,
+        n_expert=n_expert,
+        n_layer=n_layer,
+        top_k=top_k,
+        axes=None if axes is None else tuple(axes.replace(" ", "").split(",")),
+        chunk=chunk,
+    )
+    cache_bytes = None if cache_mib is None else round(cache_mib * MIB)
+    ask = ""
+    if is_read_whole(files):
+        trace = open_trace(files, console, cache_bytes, options=options)
+        write_trace(trace, output, force=force)
+        facts, n_rows, has_residency = trace.facts, trace.n_rows, trace.has("residency")
+        if has_residency and trace.budget_bytes is None:
+            ask = _ask_for_budget(trace, files[0])
+    else:
+        done = import_any(files, output, options, force=force, cache_bytes=cache_bytes)
+        for warning in done.warnings:
+            console.warn(warning)
+        facts, n_rows, has_residency = done.facts, done.n_rows, "residency" in done.columns
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
-    console.note(f"Wrote {output}: {trace.n_rows} routings, {in_bytes(n_bytes)}.")
-    validate = []
-    if trace.has("residency"):
-        if trace.budget_bytes is None:
-            console.note(_ask_for_budget(trace, file))
-        else:
-            validate = ["--validate"]
+    console.note(f"Wrote {output}: {n_rows} routings, {in_bytes(n_bytes)}.")
+    for name, how in facts.inferred.items():
+        console.note(f"{files[0]} does not say {_WORDS.get(name, name)}: {how}.")
+    if ask:
+        console.note(ask)
+    validate = ["--validate"] if has_residency and not ask else []
     console.note(f"Next: {shlex.join(['tracekit', 'replay', str(output), *validate])}")
+
+
+_WORDS = {
+    "n_expert": "how many experts a layer has",
+    "n_layer": "how many layers the model has",
+    "expert_bytes": "how large an expert is",
+    "passes": "its passes",
+    "phases": "what is prompt",
+    "layers": "which layers these are",
+    "turns": "which tokens are of one request",
+}
 
 
 def _ask_for_budget(trace: "Trace", file: Path) -> str:

@@ -1,65 +1,23 @@
-"""What a format is, the registry of formats, and how each reads its file.
+"""How formats read the bytes of a file, whether it is compressed or not.
 
-In: the path of a file, or its first bytes. Out: for a subclass of `Format`, a trace. This module knows
-no format by name.
+In: the path of a file. Out: its bytes, or a sentence that says why there are none. This module knows
+no format.
 """
 
 import gzip
 import os
 import zlib
-from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO
 
-from tracekit.registry import Registry
-from tracekit.trace import Trace, TraceError
+from tracekit.trace import TraceError
 from tracekit.trace.limits import allowed_bytes, too_large
 
-HEAD_BYTES = 4096
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
 # A route trace in which every token selects the same experts is packed to a thirteenth.
 MOST_TIMES = 100
 _PIECE_BYTES = 1 << 20
-
-
-class Format(ABC):
-    """A file format that can be read as a trace. Derive, set the attributes, write both methods.
-
-    Attributes
-    ----------
-    name : str
-        What ``tracekit info`` calls the format.
-    summary : str
-        One line: whose traces these are.
-    """
-
-    name: ClassVar[str]
-    summary: ClassVar[str]
-
-    @abstractmethod
-    def sniff(self, head: bytes) -> bool:
-        """Say whether a file that begins with `head` is of this format.
-
-        Parameters
-        ----------
-        head : bytes
-            The first 4 KiB, decompressed and without a byte order mark.
-        """
-
-    @abstractmethod
-    def read(self, path: Path) -> Trace:
-        """Read the file `path`, which may be compressed with gzip; `read_bytes` decompresses.
-
-        Raises
-        ------
-        TraceError
-            The file is damaged or of another format; the sentence names place and remedy.
-        """
-
-
-FORMATS: Registry[Format] = Registry("format", Format)
-register = FORMATS.register
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:

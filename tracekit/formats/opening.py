@@ -1,50 +1,131 @@
-"""Open any trace, by content: a ``.trace`` directory, or a file of a registered format.
+"""Open any trace, by content: a ``.trace`` directory, or the files of a registered format.
 
-In: a path, a ``bundled:NAME``, or a trace. Out: a trace.
+In: a path, several paths of one run, a ``bundled:NAME``, or a trace. Out: a trace.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.datasets import resolve
-from tracekit.formats.base import FORMATS, HEAD_BYTES, read_bytes
-from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.formats.given import Given
+from tracekit.formats.options import NOTHING_SAID, ImportOptions
+from tracekit.trace import Trace, TraceError, UsageError, write_trace
 from tracekit.trace.build import shown
+from tracekit.trace.schema import FACTS_FILE, ROUTING_FILE
+
+# Imported when they are used: a .trace needs none of the readers, nor what they are made of.
+if TYPE_CHECKING:
+    from tracekit.formats.format import Format
+    from tracekit.formats.source import Imported
+
+Paths = str | Path | Sequence[str | Path]
 
 
-def open_any(path: str | Path, validate: bool = True) -> Trace:
-    """Open a trace: a ``.trace`` directory, or a file of any registered format.
+def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHING_SAID) -> Trace:
+    """Open a trace: a ``.trace`` directory, or what any registered format reads.
 
     The content of a file decides on its format, not its name.
 
     Parameters
     ----------
-    path : str or Path
-        ``bundled:NAME`` names a trace that comes with tracekit.
+    path : str, Path, or several of them
+        ``bundled:NAME`` names a trace that comes with tracekit; several files are those of one run.
     validate : bool
         Check a ``.trace`` directory as it is opened. Other formats are always checked.
+    options : ImportOptions
+        What the files of another format do not say themselves.
 
     Raises
     ------
     TraceError
         There is no such file, its format is not known, or it is damaged.
     UsageError
-        Nothing of that name is bundled.
+        Nothing of that name is bundled, or the file needs an option.
     """
-    path = resolve(path)
-    if os.path.isdir(path) or not os.path.exists(path):
-        return Trace.open(path, validate)
-    head = read_bytes(path, HEAD_BYTES)
-    if not head.strip(b"\0 \t\r\n"):
-        raise TraceError(f"{path} is empty; record or copy it again.")
-    for format_class in FORMATS:
+    paths = _resolved(path)
+    if _is_trace(paths):
+        trace = Trace.open(paths[0], validate)
+        if options == NOTHING_SAID:
+            return trace
+        from tracekit.formats.source import sized
+
+        return sized(trace, options)
+    given = Given.of(paths)
+    return format_of(given).read(paths, options)
+
+
+def import_any(
+    path: Paths,
+    output: Path,
+    options: ImportOptions = NOTHING_SAID,
+    *,
+    force: bool = False,
+    cache_bytes: int | None = None,
+) -> "Imported":
+    """Write what `open_any` would open as a ``.trace`` directory, in bounded memory.
+
+    Parameters
+    ----------
+    path, options
+        As for `open_any`.
+    output : Path
+        The ``.trace`` directory to make.
+    force : bool
+        Replace the trace that is at `output`.
+    cache_bytes : int, optional
+        The budget of the engine's cache.
+
+    Raises
+    ------
+    TraceError, UsageError
+        As for `open_any`.
+    TracekitError
+        The trace cannot be written there.
+    """
+    from tracekit.formats.source import Imported, write_source
+
+    paths = _resolved(path)
+    if _is_trace(paths):
+        trace = open_any(paths, options=options)
+        if cache_bytes is not None:
+            trace.facts = trace.facts.with_budget(cache_bytes)
+        write_trace(trace, output, force)
+        names = trace.rows(ROUTING_FILE).schema.names
+        return Imported(trace.facts, trace.n_rows, set(filter(trace.has, names)), trace.warnings)
+    given = Given.of(paths)
+    source = format_of(given).source(given, options)
+    return write_source(source, output, options, force=force, cache_bytes=cache_bytes)
+
+
+def is_read_whole(path: Paths) -> bool:
+    """Say whether `open_any` is the only way to read `path`: a trace, or a file with no chunks."""
+    paths = _resolved(path)
+    return _is_trace(paths) or format_of(Given.of(paths)).is_read_whole
+
+
+def format_of(given: Given) -> "Format":
+    """Return the format of files.
+
+    Raises
+    ------
+    TraceError
+        A file is missing, empty, or of no format; the sentence says what it lacks.
+    """
+    from tracekit.formats.all import FORMATS
+    from tracekit.formats.nearest import what_is_missing
+
+    for file in given.files:
+        if not file.head.strip(b"\0 \t\r\n"):
+            raise TraceError(f"{file.path} is empty; record or copy it again.")
+    for format_class in sorted(FORMATS, key=lambda each: each.is_universal):
         reader = format_class()
-        if reader.sniff(head):
-            return reader.read(path)
-    known = "; ".join(f"{f.name} ({f.summary})" for f in FORMATS)
-    raise TraceError(
-        f"{path} is no trace that tracekit knows: it is neither a .trace directory nor {known}."
-    )
+        if reader.recognises(given):
+            return reader
+    if given.folder is not None:
+        Trace.open(given.folder)  # says what a folder of a trace holds
+    raise TraceError(what_is_missing(given))
 
 
 def as_trace(trace: Trace | str | Path) -> Trace:
@@ -69,3 +150,15 @@ def as_trace(trace: Trace | str | Path) -> Trace:
             f"A trace is given as a Trace, a path or 'bundled:NAME', not as {shown(trace)}."
         )
     return open_any(trace)
+
+
+def _resolved(path: Paths) -> list[Path]:
+    named = [path] if isinstance(path, (str, Path)) else list(path)
+    return [resolve(each) for each in named]
+
+
+def _is_trace(paths: Sequence[Path]) -> bool:
+    """Say whether `paths` name a ``.trace`` directory, or nothing that is there."""
+    if len(paths) != 1:
+        return False
+    return not os.path.exists(paths[0]) or os.path.exists(paths[0] / FACTS_FILE)

@@ -9,7 +9,6 @@ Where passes begin follows from the order of the rows; see `passes_in_order`.
 """
 
 import re
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -17,13 +16,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from tracekit.formats.base import Format, read_bytes, register
+from tracekit.formats.base import read_bytes
+from tracekit.formats.format import Format, register
+from tracekit.formats.given import Given
+from tracekit.formats.options import ImportOptions
 from tracekit.formats.passes_in_order import number_passes, steps_within_passes
 from tracekit.formats.route_trace_preamble import MAGIC, Preamble, parse_preamble
-from tracekit.trace import Trace, TraceError
+from tracekit.formats.source import Source, one_after_another
+from tracekit.trace import TraceError
 from tracekit.trace.checks import Arrays
-from tracekit.trace.columns import numpy_type, to_numpy, to_table
-from tracekit.trace.schema import DECODE, routing_schema
+from tracekit.trace.chunks import Routings
+from tracekit.trace.columns import numpy_type, to_numpy
+from tracekit.trace.schema import DECODE
 
 PLACE = ("turn", "phase", "step", "layer")
 REQUIRED = {
@@ -53,22 +57,32 @@ class RouteTraceCsv(Format):
 
     name = "route_trace"
     summary = "the route trace CSV of BigMoeOnEdge"
+    told_by = "its first line, `# route_trace v1`, or its header"
+    lacks = "where passes begin, but for what the order of its rows shows"
+    is_read_whole = True
 
     def sniff(self, head: bytes) -> bool:
         """Say whether a file begins as a route trace does, or with its header alone."""
         head = head.lstrip()
         return head.startswith((MAGIC, b"turn,phase,step,layer"))
 
-    def read(self, path: Path) -> Trace:
-        """Read the file `path`; a cut file up to its last whole routing, with a warning."""
-        data = read_bytes(path)
-        header = next((m for m in LINE.finditer(data) if not m[0].startswith(b"#")), None)
-        before = BREAK.split(data[: header.start()] if header else data)
-        preamble = parse_preamble(before, str(path))
-        if header is None:
-            raise TraceError(f"{path} holds a preamble but no routings; record it again.")
-        rows = _Rows(str(path), data, header, len(before))
-        return _trace(rows, preamble)
+    def source(self, given: Given, options: ImportOptions) -> Source:
+        """Read the files; a cut one up to its last whole routing, with a warning.
+
+        A file is read as a whole, since the order of all its rows shows where passes begin.
+        """
+        return one_after_another(given.name, [_read(file.path) for file in given.files])
+
+
+def _read(path: Path) -> Source:
+    data = read_bytes(path)
+    header = next((m for m in LINE.finditer(data) if not m[0].startswith(b"#")), None)
+    before = BREAK.split(data[: header.start()] if header else data)
+    preamble = parse_preamble(before, str(path))
+    if header is None:
+        raise TraceError(f"{path} holds a preamble but no routings; record it again.")
+    rows = _Rows(str(path), data, header, len(before))
+    return _source(rows, preamble)
 
 
 class _Rows:
@@ -196,7 +210,7 @@ class _Rows:
         return fields[self.columns.index("phase")].strip() == b"0"
 
 
-def _trace(rows: _Rows, preamble: Preamble) -> Trace:
+def _source(rows: _Rows, preamble: Preamble) -> Source:
     k = preamble.facts.model.top_k
     values = rows.parse()
     n_whole = _whole_routings(rows, values, k)
@@ -206,38 +220,37 @@ def _trace(rows: _Rows, preamble: Preamble) -> Trace:
     place = {name: np.ascontiguousarray(values[name][: n_whole * k : k]) for name in PLACE}
     passes, order = number_passes(place)
     place["step"] = steps_within_passes(place, passes, order)
-    columns = place | {
+    lists = {
         name: values[source][: n_whole * k].reshape(n_whole, k)
         for name, source in LISTS.items()
         if source in values
     }
+    columns = place | lists
     if order is not None:
         columns = {name: array[order] for name, array in columns.items()}
-    columns["pass"] = passes
 
     def locate(row: int, slot: int) -> str:
         in_file = row if order is None else int(order[row])
         return f"{rows.path}, line {rows.line(in_file * k + slot)}"
 
-    sizes = to_numpy(preamble.layers["expert_bytes"], -1)
-    sized = to_numpy(preamble.layers["layer"])[sizes >= 0]
-    is_complete = not is_cut and _last_pass_is_whole(columns, sized)
-    warnings = []
-    if not is_complete:
+    facts = preamble.facts
+    source = Source(
+        rows.path,
+        [Routings(passes=passes, locate=locate, **columns)],
+        model=dict(vars(facts.model)),
+        layers=preamble.layers,
+        engine=facts.engine,
+        slot_order="ranked",
+        notes=facts.notes,
+    )
+    sized = [layer["layer"] for layer in preamble.layers if "expert_bytes" in layer]
+    if is_cut or not _last_pass_is_whole({**columns, "pass": passes}, np.array(sized, np.int64)):
         last = ", ".join(f"{name} {columns[name][-1]}" for name in ("turn", "step", "layer"))
-        warnings.append(
+        source.cut(
             f"{rows.path} is incomplete: it is cut off at its end, and read up to its last whole "
             f"routing ({last})."
         )
-    valid = {"weights": ~np.isnan(columns["weights"])} if "weights" in columns else {}
-    return Trace.from_tables(
-        replace(preamble.facts, complete=is_complete),
-        preamble.layers,
-        to_table(columns, routing_schema(k), n_whole, valid),
-        name=rows.path,
-        warnings=warnings,
-        locate=locate,
-    )
+    return source
 
 
 def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:

@@ -9,13 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-import numpy as np
-import pyarrow as pa
-
 from tracekit.trace import EngineFacts, ModelFacts, TraceError, TraceFacts
-from tracekit.trace.columns import to_table
 from tracekit.trace.missing import LATE
-from tracekit.trace.schema import layers_schema
 
 MAGIC = b"# route_trace v"
 VERSION = 1
@@ -41,12 +36,12 @@ class Preamble:
     Attributes
     ----------
     facts : TraceFacts
-    layers : pa.Table
-        One row per layer of the model; sizes are null where the preamble gives none, or 0.
+    layers : list of dict
+        Of each layer of the model, `layer` and the sizes that the preamble gives and are not 0.
     """
 
     facts: TraceFacts
-    layers: pa.Table
+    layers: list[dict[str, int]]
 
 
 @dataclass(frozen=True)
@@ -153,20 +148,19 @@ def _cache_bytes(values: Mapping[str, _Value]) -> int | None:
     return values["cache_bytes"].whole() if "cache_bytes" in values else None
 
 
-def _layers(sizes: Mapping[int, Mapping[str, int]], n_layer: int, path: str) -> pa.Table:
+def _layers(
+    sizes: Mapping[int, Mapping[str, int]], n_layer: int, path: str
+) -> list[dict[str, int]]:
     last = max(sizes, default=0)
     if last >= n_layer:
         raise TraceError(
             f"{path}: its preamble gives a size of layer {last}, but n_layer={n_layer}; "
             "correct one of them."
         )
-    columns = {
-        name: np.array([sizes.get(layer, {}).get(name, -1) for layer in range(n_layer)], np.int64)
-        for name in ("expert_bytes", "dense_bytes")
-    }
-    # The engine writes 0 for a layer that has no routed experts.
-    valid = {
-        "expert_bytes": columns["expert_bytes"] > 0,
-        "dense_bytes": columns["dense_bytes"] >= 0,
-    }
-    return to_table({"layer": np.arange(n_layer), **columns}, layers_schema(), n_layer, valid)
+    rows: list[dict[str, int]] = [
+        {"layer": layer, **sizes.get(layer, {})} for layer in range(n_layer)
+    ]
+    for row in rows:
+        if row.get("expert_bytes") == 0:  # the engine writes 0 for a layer without routed experts
+            del row["expert_bytes"]
+    return rows

@@ -65,6 +65,8 @@ def describe(trace: Trace) -> dict[str, Any]:
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
             for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
         },
+        "slot_order": trace.facts.slot_order,
+        "inferred": dict(trace.facts.inferred),
         "agreement": None if agreement is None else asdict(agreement),
         "digest": trace.digest,
         "warnings": trace.warnings,

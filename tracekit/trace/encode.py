@@ -5,8 +5,9 @@ all. This module knows nothing of what the columns mean.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,6 +34,47 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
     }
 
 
+class GroupWriter:
+    """Writes the row groups of one Parquet file.
+
+    Parameters
+    ----------
+    file : file object
+    schema : pa.Schema
+    """
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema):
+        self._schema = schema
+        self._writer = pq.ParquetWriter(file, schema, **_options(schema))
+
+    def write(self, table: pa.Table) -> None:
+        """Write a table as one row group; nothing if it has no rows."""
+        if table.num_rows:
+            columns = [spread_nulls(table[name]) for name in self._schema.names]
+            rows = pa.Table.from_arrays(columns, schema=self._schema)
+            self._writer.write_table(rows, row_group_size=rows.num_rows)
+
+    def close(self) -> None:
+        """Write what ends the file."""
+        self._writer.close()
+
+
+@contextmanager
+def group_writer(path: Path, schema: pa.Schema) -> Iterator[GroupWriter]:
+    """Give a writer of the file `path`, which is written as a whole or not at all.
+
+    Raises
+    ------
+    TracekitError
+    """
+    with whole_file(path) as file:
+        writer = GroupWriter(file, schema)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
 def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> None:
     """Write a Parquet file with one row group for each table, as a whole or not at all.
 
@@ -40,15 +82,9 @@ def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> N
     ------
     TracekitError
     """
-    with (
-        whole_file(path) as file,
-        pq.ParquetWriter(file, schema, **_options(schema)) as writer,
-    ):
+    with group_writer(path, schema) as writer:
         for table in groups:
-            if table.num_rows:
-                columns = [spread_nulls(table[name]) for name in schema.names]
-                rows = pa.Table.from_arrays(columns, schema=schema)
-                writer.write_table(rows, row_group_size=rows.num_rows)
+            writer.write(table)
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Rows | WithColumn) -> None:

@@ -15,6 +15,7 @@ from tracekit.trace.schema import SCHEMA_VERSION
 
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
+SLOT_ORDERS = ("ranked", "sorted", "unknown")
 # Of all layers together. A replay keeps some numbers of each; Kimi K2 has 23,424.
 MOST_EXPERTS = 1 << 20
 
@@ -82,6 +83,12 @@ class TraceFacts:
         ``{"temperature": 0.0, …}``.
     notes : dict
         Everything else that an importer or a recorder found worth keeping.
+    slot_order : {"ranked", "sorted", "unknown"}
+        Whether the slots of a routing stand heaviest first, in the order of their expert ids, or in
+        one that the source of the trace does not say.
+    inferred : dict
+        By name, what the source of the trace did not say and how it was inferred:
+        ``{"n_expert": "the largest expert id + 1"}``.
     agreement : Agreement or None
         Whether a replay gives what the engine recorded; None if nobody has compared them.
     """
@@ -97,6 +104,8 @@ class TraceFacts:
     seed: int | None = None
     command: list[str] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    slot_order: str = "ranked"
+    inferred: dict[str, str] = field(default_factory=dict)
     agreement: Agreement | None = None
 
     @property
@@ -146,6 +155,7 @@ class TraceFacts:
         _check_model(self.model, where)
         _check_word("gating", self.model.gating, (None, *GATINGS), where)
         _check_word("source", self.source, SOURCES, where)
+        _check_word("slot_order", self.slot_order, SLOT_ORDERS, where)
         budget = self.engine.cache_bytes if self.engine else None
         if budget is not None and not 0 <= budget < 1 << 62:
             raise TraceError(

@@ -4,6 +4,8 @@ In: the places (turn, pass, phase, step, layer) of rows whose values are checked
 `TraceError` with place and remedy.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from tracekit.trace.checks import Arrays, Where, first_true
@@ -216,3 +218,55 @@ def _check_agreement(where: Where, steps: Arrays, rows: Arrays) -> None:
             f"{where.file} has decode pass {unrouted[0]}, for which no routing is recorded; "
             "rows of the routings are missing: copy or record the trace again."
         )
+
+
+class OrderSoFar:
+    """Checks the order of rows that come piece by piece: each piece after the last pass before it."""
+
+    def __init__(self) -> None:
+        self._last_rows: dict[str, np.ndarray] = {}
+        self._last_steps: dict[str, np.ndarray] = {}
+
+    def check(
+        self,
+        where_rows: Where,
+        rows: Arrays,
+        where_steps: Where,
+        steps: Arrays,
+        complete: bool = True,
+    ) -> None:
+        """Check the next piece, which consists of whole passes.
+
+        Parameters
+        ----------
+        where_rows, where_steps : Where
+            Of the first row of the piece.
+        rows, steps : mapping
+            Places of the routings and of the steps, as for `check_routing` and `check_steps`.
+        complete : bool
+            As for `check_routing`.
+
+        Raises
+        ------
+        TraceError
+        """
+        where_rows, all_rows = _after(self._last_rows, where_rows, rows)
+        where_steps, all_steps = _after(self._last_steps, where_steps, steps)
+        check_routing(where_rows, all_rows, complete)
+        check_steps(where_steps, all_steps, all_rows)
+        self._last_rows, self._last_steps = _last_pass(all_rows), _last_pass(all_steps)
+
+
+def _last_pass(rows: Arrays) -> dict[str, np.ndarray]:
+    if not len(rows["pass"]):
+        return {}
+    first = int(np.searchsorted(rows["pass"], rows["pass"][-1], side="left"))
+    return {name: values[first:].copy() for name, values in rows.items()}
+
+
+def _after(last: Arrays, where: Where, rows: Arrays) -> tuple[Where, Arrays]:
+    """Return rows with those of the last pass before them, and what names them."""
+    if not last:
+        return where, rows
+    joined = {name: np.concatenate((last[name], values)) for name, values in rows.items()}
+    return replace(where, first_row=where.first_row - len(last["pass"])), joined

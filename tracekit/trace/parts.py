@@ -6,18 +6,19 @@ accepts, or the rows of one. This module knows nothing of threads, nor of when a
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace import checks, order
+from tracekit.trace import checks
 from tracekit.trace.columns import NULLS, Values, cast, empty, empty_table, to_numpy, to_table
 from tracekit.trace.encode import write_rows
 from tracekit.trace.errors import TraceError, TracekitError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.order import OrderSoFar
 from tracekit.trace.rows import FileRows, Rows, TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 
@@ -144,7 +145,7 @@ class PartWriter:
         self._passes: dict[str, list[PassColumns]] = {ROUTING_FILE: [], STEPS_FILE: []}
         self._bytes = 0
         self._last_pass: int | None = None
-        self._last_places: dict[str, dict[str, np.ndarray]] = {}
+        self._order = OrderSoFar()
         self._written: dict[str, list[Span]] = {file: [] for file in self.schemas}
 
     def add(self, routing: PassColumns, steps: PassColumns) -> None:
@@ -220,24 +221,9 @@ class PartWriter:
         first = int(to_numpy(steps["pass"])[0])
         if self._last_pass is not None and first != self._last_pass + 1:
             raise ValueError(f"pass {first} was written after pass {self._last_pass}")
-        where_rows, rows = self._with_last_pass(ROUTING_FILE, routing, (*PLACE, "layer"))
-        where_steps, step_places = self._with_last_pass(STEPS_FILE, steps, PLACE)
-        order.check_routing(where_rows, rows, complete=True)
-        order.check_steps(where_steps, step_places, rows)
-        self._last_places = {ROUTING_FILE: rows, STEPS_FILE: step_places}
-
-    def _with_last_pass(
-        self, file: str, table: pa.Table, names: Sequence[str]
-    ) -> tuple[checks.Where, dict[str, np.ndarray]]:
-        """Return the places of new rows after those of the last pass, and what names the rows."""
-        places = {name: to_numpy(table[name]) for name in names}
-        where = self._where(file)
-        last = self._last_places.get(file)
-        if last is None:
-            return where, places
-        is_last = last["pass"] == self._last_pass
-        places = {name: np.concatenate((last[name][is_last], places[name])) for name in names}
-        return replace(where, first_row=where.first_row - int(is_last.sum())), places
+        rows = {name: to_numpy(routing[name]) for name in (*PLACE, "layer")}
+        places = {name: to_numpy(steps[name]) for name in PLACE}
+        self._order.check(self._where(ROUTING_FILE), rows, self._where(STEPS_FILE), places)
 
     def _where(self, file: str) -> checks.Where:
         return checks.Where(str(self._path(file)), self._tables[file].num_rows)

@@ -1,0 +1,197 @@
+"""Columns of Arrow tables, of any width of numbers, as the arrays that rows are made of.
+
+In: a table and what its columns are called. Out: `Rows`. A value that is missing is refused with the
+number of its row.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.formats.archives import damaged
+from tracekit.formats.grouping import LineOf, Rows
+from tracekit.formats.names import DECODE_WORDS, PREFILL_WORDS, Named
+from tracekit.formats.turns import Labels
+from tracekit.trace import TraceError
+from tracekit.trace.columns import to_numpy
+from tracekit.trace.schema import DECODE, PREFILL
+
+# Of these a value may be missing.
+_NULLS = {"weights": np.nan, "token_id": -1}
+_WHOLE = ("layer", "experts", "token", "slot", "pass", "token_id")
+
+
+@dataclass
+class ArrowRows:
+    """Makes rows of tables that follow each other.
+
+    Parameters
+    ----------
+    name : str
+        What sentences call the file.
+    names : Named
+    line_of : callable
+        Maps the number of a row to the words that tell a user where it is.
+    codes_appear_in_order : bool
+        Whether the texts of dictionaries stand in the order in which the rows first have them.
+    """
+
+    name: str
+    names: Named
+    line_of: LineOf
+    codes_appear_in_order: bool = False
+    _labels: Labels = field(default_factory=Labels)
+    _n_rows: int = 0
+
+    def rows(self, table: pa.Table) -> Rows:
+        """Return the rows of the next table.
+
+        Raises
+        ------
+        TraceError
+            A value is missing or of another type.
+        """
+        with damaged(self.name):
+            return self._rows(table)
+
+    def _rows(self, table: pa.Table) -> Rows:
+        first = self._n_rows
+        self._n_rows += table.num_rows
+        columns: dict[str, Any] = {}
+        for name, called in self.names.found.items():
+            chunk = table[called].combine_chunks()
+            if name == "prompt":
+                columns["turn"] = self._turns(called, chunk, first)
+            elif name == "phase":
+                columns["phase"] = self._phases(called, chunk, first)
+            else:
+                values = self._numbers(name, called, chunk, first)
+                columns["passes" if name == "pass" else name] = values
+        experts, weights = columns["experts"], columns.get("weights")
+        if weights is not None and weights.shape != experts.shape:
+            raise TraceError(
+                f"{self.name}: {self.names['weights']} does not have one weight for each of "
+                f"{self.names['experts']}; write one for each."
+            )
+        number = np.arange(first, first + table.num_rows)
+        columns.setdefault("token", np.zeros_like(number))
+        return Rows(number=number, **columns)
+
+    def _numbers(self, name: str, called: str, array: pa.Array, first: int) -> np.ndarray:
+        """Return whole numbers as int64, others as float32; lists as [n, k]."""
+        wanted = pa.int64() if name in _WHOLE else pa.float32()
+        kind = array.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or _is_fixed(kind):
+            if name not in ("experts", "weights"):
+                raise self._wrong(called, "a number", kind)
+            self._refuse_null(called, array, first)
+            flat, width = self._flat(called, array, first)
+            values = self._cast(called, flat, wanted)
+            if name == "experts" or values.null_count == 0:
+                self._refuse_null(called, values, first * width, width)
+            return to_numpy(values, _NULLS.get(name, 0)).reshape(len(array), width)
+        values = self._cast(called, array, wanted)
+        if name not in _NULLS:
+            self._refuse_null(called, values, first)
+        return to_numpy(values, _NULLS.get(name, 0))
+
+    def _cast(self, called: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
+        kind = array.type
+        is_right = pa.types.is_integer(kind)
+        if pa.types.is_floating(wanted):
+            is_right |= pa.types.is_floating(kind)
+        if not is_right and not pa.types.is_null(kind):
+            words = "a number" if pa.types.is_floating(wanted) else "a whole number"
+            raise self._wrong(called, words, kind)
+        try:
+            return array if kind == wanted else array.cast(wanted, safe=wanted == pa.int64())
+        except pa.ArrowInvalid as error:
+            raise TraceError(
+                f"{self.name}: {called} has a number that does not fit 64 bits; correct it."
+            ) from error
+
+    def _wrong(self, called: str, wanted: str, kind: pa.DataType) -> TraceError:
+        return TraceError(
+            f"{self.name}: {called} holds values of type {kind}, where {wanted} is needed; write "
+            "it so."
+        )
+
+    def _flat(self, called: str, array: pa.Array, first: int) -> tuple[pa.Array, int]:
+        """Return the elements of lists that are all of one length, and that length."""
+        flat = array.flatten()
+        if _is_fixed(array.type):
+            return flat, int(array.type.list_size)
+        offsets = to_numpy(array.offsets.cast(pa.int64()))
+        lengths = np.diff(offsets)
+        width = int(lengths[0]) if len(lengths) else 1
+        other = np.flatnonzero(lengths != width)
+        if len(other) or width == 0:
+            at = int(other[0]) if len(other) else 0
+            raise TraceError(
+                f"{self.line_of(first + at)}: {called} has {lengths[at]} values where other rows "
+                f"have {width or 'some'}; every routing of a trace has the same number of "
+                "experts: correct it."
+            )
+        return flat, width
+
+    def _refuse_null(self, called: str, array: pa.Array, first: int, width: int = 1) -> None:
+        if array.null_count:
+            at = first + int(np.flatnonzero(to_numpy(array.is_null().cast(pa.uint8())))[0])
+            raise TraceError(
+                f"{self.line_of(at // width)}: its {called} is missing; write it, or -1 as the "
+                "expert where no expert was selected."
+            )
+
+    def _turns(self, called: str, array: pa.Array, first: int) -> np.ndarray:
+        self._refuse_null(called, array, first)
+        if pa.types.is_integer(array.type):
+            return self._labels.of(to_numpy(self._cast(called, array, pa.int64())))
+        index, values = self._coded(called, array)
+        return self._labels.numbers(index, values)
+
+    def _phases(self, called: str, array: pa.Array, first: int) -> np.ndarray:
+        self._refuse_null(called, array, first)
+        if pa.types.is_integer(array.type):
+            values = to_numpy(self._cast(called, array, pa.int64()))
+            index, words = values, [str(n) for n in range(2)]
+            wrong = (values < 0) | (values > 1)
+        else:
+            index, texts = self._coded(called, array)
+            words = [str(text).strip().lower() for text in texts]
+            known = np.array([word in (*PREFILL_WORDS, *DECODE_WORDS) for word in words], bool)
+            wrong = ~known[index] if len(words) else np.zeros(0, bool)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise TraceError(
+                f"{self.line_of(first + at)}: {called} is neither prefill nor decode (nor prompt or "
+                "generated, 0 or 1); correct it."
+            )
+        codes = np.array([DECODE if w in DECODE_WORDS else PREFILL for w in words], np.uint8)
+        phases: np.ndarray = codes[index]
+        return phases
+
+    def _coded(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
+        if pa.types.is_nested(array.type):
+            raise self._wrong(called, "a text or a number", array.type)
+        """Return which text each row has, and the texts in the order they first appear."""
+        is_coded = pa.types.is_dictionary(array.type)
+        coded = array if is_coded else array.dictionary_encode()
+        texts = coded.dictionary.to_pylist()
+        if coded.indices.type == pa.int32():
+            index = to_numpy(coded.indices)
+        else:
+            index = to_numpy(coded.indices.cast(pa.int64()))
+        if is_coded and not self.codes_appear_in_order:
+            starts = np.append(0, np.flatnonzero(index[1:] != index[:-1]) + 1)
+            seen, first = np.unique(index[starts[: len(index)]], return_index=True)
+            order = np.argsort(first)
+            place = np.zeros(len(texts), np.int64)
+            place[seen[order]] = np.arange(len(seen))
+            return place[index], [texts[at] for at in seen[order]]
+        return index, texts
+
+
+def _is_fixed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,78 @@
+"""Files of lines, read in pieces of whole lines, and where a line stands.
+
+In: a file, which may be compressed. Out: pieces that end with a line; the number of a line.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracekit.formats.archives import damaged, opened
+from tracekit.formats.base import BOM
+from tracekit.trace import TraceError
+
+PIECE_BYTES = 16 << 20
+# A line of a trace has some hundred bytes; a file without any line end is none.
+MOST_LINE_BYTES = 64 << 20
+
+
+class Lines:
+    """The lines of a file.
+
+    Parameters
+    ----------
+    path : Path
+    skipped : int
+        Bytes at its start that are not read: a header, metadata.
+    """
+
+    def __init__(self, path: Path, skipped: int = 0):
+        self.path = path
+        self._skipped = skipped
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield pieces of about 16 MiB that end with a line; the last may lack its line end.
+
+        Raises
+        ------
+        TraceError
+            A line is too long, or the file cannot be read.
+        """
+        with opened(self.path) as file, damaged(str(self.path)):
+            left = file.read(len(BOM) + self._skipped).removeprefix(BOM)[self._skipped :]
+            while piece := file.read(PIECE_BYTES):
+                whole = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+                if not whole:
+                    left += piece
+                    if len(left) > MOST_LINE_BYTES:
+                        raise TraceError(
+                            f"{self.path} has a line of more than {MOST_LINE_BYTES >> 20} MiB, as "
+                            "no trace has; it is of another kind."
+                        )
+                    continue
+                yield left + piece[:whole]
+                left = piece[whole:]
+            if left:
+                yield left
+
+    def place(self, row: int) -> str:
+        """Return the words for row `row`: its line, counted from 1; empty lines are no rows.
+
+        Raises
+        ------
+        TraceError
+            As for `pieces`.
+        """
+        n_rows, n_lines = 0, self._lines_skipped()
+        for piece in self.pieces():
+            for line in piece.splitlines():
+                n_lines += 1
+                if line.strip():
+                    if n_rows == row:
+                        return f"{self.path}, line {n_lines}"
+                    n_rows += 1
+        return f"{self.path}, after its last line"
+
+    def _lines_skipped(self) -> int:
+        with opened(self.path) as file, damaged(str(self.path)):
+            start = file.read(len(BOM) + self._skipped).removeprefix(BOM)
+        return len(start[: self._skipped].splitlines())

@@ -1,0 +1,87 @@
+"""Names that tools give to the columns of a routing trace, and the one that is used here.
+
+In: names of columns, keys or arrays. Out: which of them is which column. This module reads nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+# The name here, and what else it is called; the first name that a file has counts.
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "experts": (
+        "experts",
+        "expert",
+        "expert_ids",
+        "expert_id",
+        "expert_idx",
+        "selected_experts",
+        "selected_ids",
+        "topk_ids",
+        "top_indices",
+        "routed_experts",
+    ),
+    "layer": ("layer", "layer_id", "layer_idx"),
+    "token": (
+        "token",
+        "token_index",
+        "token_idx",
+        "token_position",
+        "position",
+        "t",
+        "pos",
+        "step",
+    ),
+    "prompt": ("prompt", "prompt_id", "turn", "request", "request_id"),
+    "slot": ("slot", "rank"),
+    "weights": (
+        "weights",
+        "weight",
+        "scores",
+        "score",
+        "gate_weights",
+        "gate_weight",
+        "selected_probabilities",
+        "topk_weights",
+    ),
+    "phase": ("phase",),
+    "pass": ("pass", "pass_id", "forward_pass_id"),
+    "token_id": ("token_id", "token_ids", "input_ids"),
+}
+# Words for the phase of a token.
+PREFILL_WORDS = ("prefill", "prompt", "p", "0")
+DECODE_WORDS = ("decode", "generated", "generate", "generation", "d", "1")
+
+
+@dataclass(frozen=True)
+class Named:
+    """The columns of a file by the names that are used here.
+
+    Attributes
+    ----------
+    found : dict
+        From the name here to the name in the file.
+    """
+
+    found: Mapping[str, str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.found
+
+    def __getitem__(self, name: str) -> str:
+        return self.found[name]
+
+    def missing(self, names: Collection[str]) -> list[str]:
+        """Return those of `names` that the file does not have."""
+        return [name for name in names if name not in self.found]
+
+
+def named(columns: Collection[str]) -> Named:
+    """Find the columns of a file by what they are called, in any case of letters."""
+    by_lower = {column.strip().lower(): column for column in columns}
+    found: dict[str, str] = {}
+    for name, aliases in ALIASES.items():
+        for alias in aliases:
+            if alias in by_lower and by_lower[alias] not in found.values():
+                found[name] = by_lower[alias]
+                break
+    return Named(found)

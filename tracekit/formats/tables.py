@@ -1,0 +1,144 @@
+"""CSV tables, read in pieces: their header, their known columns, the line at which one is broken.
+
+In: a file of lines. Out: Arrow tables of the columns that are known.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import csv as arrow_csv
+
+from tracekit.formats.lines import Lines
+from tracekit.formats.names import DECODE_WORDS, PREFILL_WORDS, Named, named
+from tracekit.formats.source import Source
+from tracekit.trace import TraceError
+
+SEPARATORS = (",", ";", "\t")
+UNKNOWN_WORDS = ("", "nan", "NaN", "-nan", "None", "null")
+PHASE_WORDS = frozenset((*PREFILL_WORDS, *DECODE_WORDS))
+_WHOLE = re.compile(r"\s*[-+]?\d{1,18}\s*")
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
+_TYPES = {
+    "prompt": pa.dictionary(pa.int32(), pa.string()),
+    "phase": pa.dictionary(pa.int32(), pa.string()),
+    "weights": pa.float32(),
+}
+
+
+def header_of(head: bytes) -> tuple[list[str], Named, str]:
+    """Return the columns that the first line names, which of them are known, and what parts them."""
+    line = head.splitlines()[0].decode("utf-8", "replace") if head.splitlines() else ""
+    found: tuple[list[str], Named, str] = [], named([]), ","
+    for separator in SEPARATORS:
+        if separator in line:
+            columns = [c.strip() for c in next(csv.reader([line], delimiter=separator))]
+            names = named(columns)
+            if len(names.found) > len(found[1].found):
+                found = columns, names, separator
+    return found
+
+
+class CsvTable:
+    """The rows of a CSV file.
+
+    Parameters
+    ----------
+    path : Path
+    header_bytes : int
+        Length of the header's line; 0: there is none.
+    columns : list of str
+    separator : str
+    """
+
+    def __init__(self, path: Path, header_bytes: int, columns: list[str], separator: str):
+        self.path = path
+        self.place = (lines := Lines(path, header_bytes)).place
+        self._lines = lines
+        self._columns = columns
+        self._separator = separator
+        self._phase: str | None = None
+
+    def pieces(self, names: Named, source: Source) -> Iterator[pa.Table]:
+        """Yield the known columns, piece by piece; tell the source if the last line is cut.
+
+        Raises
+        ------
+        TraceError
+            A line is broken; the sentence names it.
+        """
+        types = {called: _TYPES.get(name, pa.int64()) for name, called in names.found.items()}
+        self._phase = names.found.get("phase")
+        n_rows = 0
+        for piece in self._lines.pieces():
+            if not piece.endswith((b"\n", b"\r")):
+                piece = self._without_cut_line(piece, types, source)
+            if not piece.strip():
+                continue
+            try:
+                table = self._parsed(piece, types)
+            except pa.ArrowException as error:
+                raise self._broken(piece, types, n_rows, str(error)) from error
+            n_rows += table.num_rows
+            yield table
+
+    def _parsed(self, piece: bytes, types: dict[str, pa.DataType]) -> pa.Table:
+        return arrow_csv.read_csv(
+            pa.BufferReader(pa.py_buffer(piece)),
+            arrow_csv.ReadOptions(column_names=self._columns, block_size=1 << 20),
+            arrow_csv.ParseOptions(delimiter=self._separator),
+            arrow_csv.ConvertOptions(
+                column_types=types,
+                include_columns=list(types),
+                null_values=list(UNKNOWN_WORDS),
+                strings_can_be_null=True,
+                check_utf8=False,  # the few that are looked at are decoded
+            ),
+        )
+
+    def _without_cut_line(
+        self, piece: bytes, types: dict[str, pa.DataType], source: Source
+    ) -> bytes:
+        """Leave out a last line without a line end if it is not a whole row."""
+        start = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+        if self._fault(piece[start:], types) is None:
+            return piece
+        source.cut(f"{self.path} is incomplete: its last line is cut off, and is left out.")
+        return piece[:start]
+
+    def _broken(
+        self, piece: bytes, types: dict[str, pa.DataType], n_rows: int, message: str
+    ) -> TraceError:
+        """Return the error for the first broken line; `message` is what the parser said."""
+        rows = (line for line in piece.splitlines() if line.strip())
+        for number, line in enumerate(rows, n_rows):
+            fault = self._fault(line, types)
+            if fault is not None:
+                return TraceError(f"{self.place(number)}{fault}; repair the line or record again.")
+        message = message.partition("\n")[0][:200].rstrip(".")
+        return TraceError(f"{self.path} cannot be read as CSV: {message}; write it again.")
+
+    def _fault(self, line: bytes, types: dict[str, pa.DataType]) -> str | None:
+        """Return the fault of a line, beginning with the comma or colon after its number."""
+        try:
+            text = line.decode("utf-8")
+            fields = next(csv.reader(io.StringIO(text), delimiter=self._separator), [])
+        except (UnicodeDecodeError, csv.Error) as error:
+            return f": it is no line of text ({error})"
+        if len(fields) != len(self._columns):
+            return f": it has {len(fields)} fields where the header names {len(self._columns)}"
+        for column, value in zip(self._columns, fields, strict=True):
+            kind = types.get(column)
+            if column == self._phase and value.strip().lower() not in PHASE_WORDS:
+                return f", column {column}: {value[:40]!r} is neither prefill nor decode"
+            if kind is None or pa.types.is_dictionary(kind):
+                continue
+            if kind == pa.float32():
+                if value.strip() not in UNKNOWN_WORDS and not _NUMBER.fullmatch(value):
+                    return f", column {column}: {value[:40]!r} is no number"
+            elif not _WHOLE.fullmatch(value):
+                return f", column {column}: {value[:40]!r} is no whole number"
+        return None

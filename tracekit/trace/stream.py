@@ -1,0 +1,188 @@
+"""Writing a trace from chunks of whole passes, in bounded memory, each checked as it comes.
+
+In: chunks, one after the other, then the facts. Out: a finished ``.trace`` directory, or nothing.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from tracekit.trace import checks
+from tracekit.trace.atomic import write_facts
+from tracekit.trace.chunks import PLACE, Numbered, Routings, routing_table, schema_of, steps_table
+from tracekit.trace.columns import to_numpy
+from tracekit.trace.encode import GroupWriter, group_writer, write_layers, write_rows
+from tracekit.trace.errors import TraceError
+from tracekit.trace.facts import TraceFacts
+from tracekit.trace.folder import TraceFolder
+from tracekit.trace.layers import check_table
+from tracekit.trace.order import OrderSoFar
+from tracekit.trace.passes import group_ends, kept_steps
+from tracekit.trace.rows import FileRows, WithColumn, width
+from tracekit.trace.schema import (
+    DECODE,
+    LAYERS_FILE,
+    ROUTING_FILE,
+    STEPS_FILE,
+    steps_schema,
+)
+
+# Chunks that wait for the encoder; beyond it `add` waits.
+MOST_WAITING = 2
+
+
+class TraceStream:
+    """Writes the chunks of a run; a context manager that leaves nothing behind if one is refused.
+
+    Parameters
+    ----------
+    path : Path
+        The ``.trace`` directory to make.
+    numbered : Numbered
+        Orders and numbers the chunks.
+    facts : TraceFacts
+        As far as they are known; its model's sizes limit the values until `finish`.
+    force : bool
+        Replace the trace that is at `path`.
+    """
+
+    def __init__(self, path: Path, numbered: Numbered, facts: TraceFacts, force: bool = False):
+        self._path, self._force = path, force
+        self._numbered = numbered
+        self._facts = facts
+        self._order = OrderSoFar()
+        self._decoded_layers: set[frozenset[int]] = set()
+        self._last = (-1, -1)  # turn and step
+        self._goes_back = False
+
+    def __enter__(self) -> Self:
+        self._stack = ExitStack()
+        self._folder = self._stack.enter_context(TraceFolder(self._path, self._force))
+        self._files = self._stack.enter_context(ExitStack())
+        self._writers: dict[str, GroupWriter] = {}
+        # Encoding takes about as long as reading and checking; a thread does it meanwhile.
+        executor = ThreadPoolExecutor(1, "tracekit-writer")
+        self._stack.callback(executor.shutdown, cancel_futures=True)
+        self._executor = executor
+        self._waiting: deque[Future[None]] = deque()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return self._stack.__exit__(kind, error, traceback)
+
+    def add(self, chunk: Routings, complete: bool = True) -> None:
+        """Check and write one chunk.
+
+        Parameters
+        ----------
+        chunk : Routings
+        complete : bool
+            False: the last decode pass of the run, which this chunk has, may lack its last layers.
+
+        Raises
+        ------
+        TraceError
+            A reader of the finished trace would refuse it.
+        TracekitError
+            It cannot be written.
+        """
+        if not len(chunk):
+            return
+        columns, locate = self._numbered.add(chunk)
+        steps = steps_table(columns)
+        self._check(columns, steps, checks.Where(str(self._path), 0, locate), complete)
+        if not self._writers:
+            self._schema = schema_of(self._numbered.seen, columns)
+            for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, steps_schema())):
+                writer = group_writer(self._folder.now / file, schema)
+                self._writers[file] = self._files.enter_context(writer)
+        self._waiting.append(self._executor.submit(self._write, columns, steps))
+        self._wait(MOST_WAITING)
+
+    def _write(self, columns: Mapping[str, np.ndarray], steps: pa.Table) -> None:
+        """Write a chunk; on the writer's thread."""
+        routing = routing_table(columns, self._schema)
+        start = 0
+        bytes_of_row = sum(width(field.type) for field in self._schema)
+        for stop in group_ends(columns["pass"], columns["phase"], columns["step"], bytes_of_row):
+            self._writers[ROUTING_FILE].write(routing.slice(start, stop - start))
+            start = stop
+        self._writers[STEPS_FILE].write(steps)
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many chunks are still to be written."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
+
+    def finish(self, facts: TraceFacts, layers: pa.Table) -> None:
+        """Write the facts and the table of layers, and put the trace in its place.
+
+        Raises
+        ------
+        TraceError
+            The facts do not agree with the routings, or a decode pass lacks a layer.
+        TracekitError
+        """
+        self._check_layers()
+        self._wait(0)
+        folder = self._folder.now
+        check_table(layers, str(self._path / LAYERS_FILE), facts.model)
+        self._files.close()
+        if self._goes_back:
+            self._write_kept(folder / STEPS_FILE)
+        write_layers(folder, layers)
+        write_facts(folder, facts)
+        self._folder.publish()
+
+    def _check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        steps: pa.Table,
+        where: checks.Where,
+        complete: bool,
+    ) -> None:
+        for name, values in columns.items():
+            valid = None
+            if name in ("logits", "gate_input"):
+                valid = ~np.isnan(values).all(axis=1)
+            checks.check_values(checks.Column(where, name, values, valid), self._facts.model)
+        places = {name: to_numpy(steps[name]) for name in PLACE if name != "layer"}
+        rows = {name: columns[name] for name in PLACE}
+        where_steps = replace(where, file=STEPS_FILE, locate=None)
+        self._order.check(where, rows, where_steps, places, complete)
+        turn, step = places["turn"], places["step"]
+        self._goes_back |= turn[0] == self._last[0] and step[0] <= self._last[1]
+        self._last = int(turn[-1]), int(step[-1])
+        if (columns["phase"] == DECODE).any():
+            self._decoded_layers.add(frozenset(np.unique(columns["layer"]).tolist()))
+
+    def _check_layers(self) -> None:
+        """Refuse decode passes that lack a layer which only other chunks have."""
+        seen = self._numbered.seen
+        for layers in self._decoded_layers:
+            lacking = seen.layers - layers
+            if lacking:
+                raise TraceError(
+                    f"{self._path}: some decode passes lack layer {min(lacking)}, which other "
+                    "passes route; rows are missing: record it again."
+                )
+
+    def _write_kept(self, path: Path) -> None:
+        """Write the steps again: a pass took back steps of a chunk before its own."""
+        rows = FileRows(path)
+        columns = rows.read(["turn", "pass", "step"])
+        kept = kept_steps(*(to_numpy(columns[name]) for name in columns.column_names))
+        write_rows(path, rows.schema, WithColumn(rows, rows.schema.field("kept"), kept))
