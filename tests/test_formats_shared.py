@@ -63,6 +63,11 @@ HELD = [
     Held("sglang/per_token", knows_n_expert=True),
     Held("megatron/router_trace_rank0.jsonl", order="ranked", knows_n_expert=True),
     Held("megatron/completion.json", layers=[0, 1, 2]),
+    Held("colibri/route_trace.txt", weights=6e-5, order="ranked"),
+    Held("llamacpp/moe_trace_pos.csv", order="ranked"),
+    Held("llamacpp/moe_trace_lab.bin", order="ranked"),
+    Held("glm52_atlas/trace.json", order="ranked", knows_n_expert=True),
+    Held("kimi_k3_c/expert_trace.bin", {"top_k": 2}, knows_prompt=False),
 ]
 IDS = [held.path if isinstance(held.path, str) else held.path[0] for held in HELD]
 
@@ -119,6 +124,39 @@ def test_a_file_that_needs_no_flag_opens_directly(held, folder):
             open_any(paths(held, folder))
     else:
         assert open_any(paths(held, folder)).n_rows == 15
+
+
+# Of a run, these have some tokens at some layers: which of the five tokens, and numbers of the layers.
+PARTS = {
+    "mbolt/route.bin": ({}, range(5), [1, 2, 3]),
+    "jiro_expert_cache/trace.txt": ({}, range(3, 5), [1, 2, 3]),
+    "moe_beyond": ({}, range(3), [1, 2, 3]),
+    "moe_routing_atlas/traces.jsonl": ({}, range(3), [1, 2, 3]),
+    "transformers/router_logits.npz": ({"top_k": 2}, range(3), [1, 2, 3]),
+    "transformers/router_logits.safetensors": ({"top_k": 2}, range(3), [1, 2, 3]),
+    "transformers/router_logits.pt": ({"top_k": 2}, range(3), [0, 1, 2]),
+    "flame_moe": ({}, range(5), [2, 3]),
+}
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_a_file_of_a_part_imports_to_that_part(path, folder, run):
+    options, tokens, layers = PARTS[path]
+    trace = open_any(folder / path, options=ImportOptions(**options))
+    rows = trace.routing(["step", "layer", "experts"])
+    found = {
+        (step, layer): experts
+        for step, layer, experts in zip(*(rows[n].tolist() for n in rows), strict=True)
+    }
+    expected = {
+        (token, layer): run["ids"][token][place]
+        for token in tokens
+        for place, layer in enumerate(layers)
+    }
+    if path.startswith("mbolt"):  # the last layer of a prompt has the row of its last token only
+        del expected[0, 3], expected[1, 3]
+    assert found == expected
+    assert trace.complete
 
 
 def test_sizes_that_a_file_gives_are_those_of_its_layers(folder):

@@ -79,6 +79,7 @@ def one_after_another(name: str, sources: Sequence[Source]) -> Source:
     Facts and warnings are those of all of them; where two say different things, the first counts.
     """
     if len(sources) == 1:
+        sources[0].name = name
         return sources[0]
     joined = Source(name, ())
 
