@@ -6,6 +6,7 @@ To add a format, write a file beside this one with a class derived from `Format`
 """
 
 from tracekit.formats.base import read_bytes
+from tracekit.formats.counts import COUNTS, ExpertCounts, as_trace_or_counts, open_counts
 from tracekit.formats.format import FORMATS, Format, register
 from tracekit.formats.opening import as_trace, import_any, open_any
 from tracekit.formats.options import ImportOptions, ModelSizes
@@ -19,13 +20,17 @@ from tracekit.formats import universal_jsonl as universal_jsonl  # isort: skip
 from tracekit.formats import universal_tables as universal_tables  # isort: skip
 
 __all__ = [
+    "COUNTS",
     "FORMATS",
+    "ExpertCounts",
     "Format",
     "ImportOptions",
     "ModelSizes",
     "as_trace",
+    "as_trace_or_counts",
     "import_any",
     "open_any",
+    "open_counts",
     "read_bytes",
     "register",
 ]

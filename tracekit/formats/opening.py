@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracekit.datasets import resolve
+from tracekit.formats.counts.expert_counts import ExpertCounts
+from tracekit.formats.counts.format import no_trace
+from tracekit.formats.counts.opening import counts_format_of
 from tracekit.formats.format import FORMATS, Format
 from tracekit.formats.given import Given
 from tracekit.formats.nearest import what_is_missing
@@ -90,11 +93,14 @@ def format_of(given: Given) -> Format:
     Raises
     ------
     TraceError
-        A file is missing, empty, or of no format; the sentence says what it lacks.
+        A file is missing, empty, or of no format, and the sentence says what it lacks; or it holds
+        counts.
     """
     for file in given.files:
         if not file.head.strip(b"\0 \t\r\n"):
             raise TraceError(f"{file.path} is empty; record or copy it again.")
+    if counts := counts_format_of(given):
+        raise counts.no_trace(given)
     for format_class in FORMATS:
         reader = format_class()
         if reader.recognises(given):
@@ -121,6 +127,8 @@ def as_trace(trace: Trace | str | Path) -> Trace:
     """
     if isinstance(trace, Trace):
         return trace
+    if isinstance(trace, ExpertCounts):
+        raise no_trace(trace.name)
     if not isinstance(trace, (str, Path)):
         raise UsageError(
             f"A trace is given as a Trace, a path or 'bundled:NAME', not as {shown(trace)}."
