@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
     from tracekit.formats import open_any as open_trace
+    from tracekit.formats import open_counts
     from tracekit.replaying import replay
     from tracekit.scoring import predict
     from tracekit.studies import sweep
@@ -27,6 +28,7 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "open_counts": ("tracekit.formats", "open_counts"),
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
     "record": ("tracekit.engine", "record"),
@@ -48,6 +50,7 @@ __all__ = [
     "TracekitError",
     "analysis",
     "engine",
+    "open_counts",
     "open_trace",
     "plots",
     "predict",

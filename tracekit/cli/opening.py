@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from tracekit.cli.console import Console
 
 if TYPE_CHECKING:
+    from tracekit.formats import ExpertCounts
     from tracekit.trace import Trace
 
 
@@ -23,3 +24,13 @@ def open_trace(path: Path, console: Console) -> "Trace":
     for warning in trace.warnings:
         console.warn(warning)
     return trace
+
+
+def open_trace_or_counts(path: Path, console: Console) -> "Trace | ExpertCounts":
+    """Open what is either a trace or counts of experts; warnings and errors as of `open_trace`."""
+    from tracekit.formats import as_trace_or_counts
+
+    opened = as_trace_or_counts(path)
+    for warning in opened.warnings:
+        console.warn(warning)
+    return opened

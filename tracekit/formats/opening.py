@@ -110,20 +110,20 @@ def format_of(given: Given) -> Format:
     raise TraceError(what_is_missing(given))
 
 
-def as_trace(trace: Trace | str | Path) -> Trace:
+def as_trace(trace: Trace | ExpertCounts | str | Path) -> Trace:
     """Return `trace` itself, or open what it names; for functions that take a trace from a user.
 
     Parameters
     ----------
     trace : Trace, str or Path
-        A trace; or, as for `open_any`, a path or ``bundled:NAME``.
+        A trace; or, as for `open_any`, a path or ``bundled:NAME``. Counts are refused.
 
     Raises
     ------
     UsageError
         `trace` is none of these, or nothing of that name is bundled.
     TraceError
-        As for `open_any`.
+        As for `open_any`, and for counts.
     """
     if isinstance(trace, Trace):
         return trace

@@ -61,7 +61,9 @@ class EplbLoad(CountsFormat):
             raise TraceError(
                 f"{given.name} are arrays of different shapes; name those of one model."
             )
-        total: np.ndarray = np.sum(arrays, axis=0, dtype=np.float64)
+        total = np.zeros(arrays[0].shape, np.float64)
+        for array in arrays:
+            total += array
         counts, inferred = _counts(total, given.name)
         inferred["layers"] = "the index in the array"
         return ExpertCounts.of_all_layers(counts, given.name, self.name, inferred=inferred)
