@@ -31,7 +31,7 @@ _MOST_INDEX_BYTES = 256 << 20
 _LAYER = re.compile(r"((?!mtp\.)(?:[\w.]*\.)?layers)\.(\d{1,5})\.(.+)")
 _ONE_EACH = re.compile(r"(?:\w+\.)?experts\.(\d{1,5})\..+")
 _FUSED = re.compile(
-    r"(?:\w+\.)?experts\.(?:\w+\.)?(?:gate_up_proj|gate_proj|up_proj|down_proj|w1|w2|w3|v1)"
+    r"(?:\w+\.)?experts\.(?:[a-z]\w*\.)?(?:gate_up_proj|gate_proj|up_proj|down_proj|w1|w2|w3|v1)"
     r"(?:[._]\w+)*|(?:mlp|block_sparse_moe|moe|feed_forward)\.(?:input|output)_linear\.weight"
 )
 _BLOCK = r"(?:mlp|block_sparse_moe|feed_forward|ffn|moe|mixer)"
