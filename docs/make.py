@@ -12,7 +12,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-from docstrings import first_sentence, meanings, prose
+import forms
+from docstrings import meanings, prose
 from trace_format import files_of_a_trace, trace_json
 
 from tracekit.cli.app import app
@@ -267,13 +268,28 @@ def result_columns() -> str:
 
 def formats() -> str:
     """Return the page about the formats that can be read, and the trace format."""
-    rows = [(f"`{cls.name}`", cls.summary, first_sentence(cls)) for cls in FORMATS]
+    rows = [
+        (f"`{cls.name}`", cls.summary, cls.told_by, cls.lacks or "-", " ".join(cls.needs) or "-")
+        for cls in FORMATS
+    ]
     return page(
         "Formats",
         "## Files of other tools\n\nEvery command that takes a TRACE reads these files directly, and "
-        "`tracekit import FILE -o NAME.trace` turns one into a trace. The format is recognised by "
-        "the content, not by the name; a file may be compressed with gzip.",
-        table(("format", "what", "read by"), rows),
+        "`tracekit import FILE -o NAME.trace` turns one into a trace, in bounded memory. The format "
+        "is recognised by what is in a file, not by its name; a file may be compressed with gzip. "
+        "Several files of one run, or a folder of them, are one trace: `tracekit import A B C`. A "
+        "format that needs flags is read by `import` alone.",
+        table(("format", "what", "told by", "lacks", "needs"), rows),
+        f"## Forms to write\n\n{forms.INTRODUCTION}",
+        f"### npz, npy\n\n{forms.NPZ}\n\nA `.npy` file holds `experts` alone. `--axes "
+        "layers,tokens,k` says another order of the axes.",
+        table(("array", "other names", "meaning"), forms.arrays()),
+        f"### CSV\n\nA row for each selected expert.\n\n{forms.CSV}",
+        table(("column", "other names", "meaning"), forms.columns()),
+        f"### Parquet\n\nThe same columns; `experts` and `weights` may be lists.\n\n{forms.PARQUET}",
+        f"### JSON lines\n\nThe same names as keys, an object a line.\n\n{forms.JSONL}",
+        f"### layer,expert\n\n{forms.GRAPH}",
+        f"### In memory\n\nNo file is needed for arrays or a DataFrame.\n\n{forms.MEMORY}",
         "## The trace format\n\nA trace is a directory `NAME.trace` that is complete in itself. Any "
         "Parquet reader opens its tables.",
         *(

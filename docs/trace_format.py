@@ -22,7 +22,7 @@ PLACE = {
     "layer": "the model's own number of the layer, from 0",
 }
 ROUTING = {
-    "experts": "the selected experts in slot order: the heaviest first",
+    "experts": "the selected experts in slot order: the heaviest first, if `slot_order` is ranked",
     "weights": "final routing weight of each of them; a null element is unknown",
     "residency": "what the engine's cache did: 0 miss, 1 hit, 2 prefetched",
     "dropped": "1: the engine left this expert out",

@@ -217,6 +217,7 @@ def calls(tmp_path_factory):
     return [call(folder, factor) for factor in (2, 2, 3)]
 
 
+@pytest.mark.slow  # three processes compile
 @compiled_only
 @pytest.mark.parametrize("way", WAYS)
 def test_a_change_in_another_module_is_seen(calls, way):

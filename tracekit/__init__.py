@@ -16,8 +16,8 @@ from tracekit.display import draw_with
 if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
+    from tracekit.formats import from_arrays, open_counts
     from tracekit.formats import open_any as open_trace
-    from tracekit.formats import open_counts
     from tracekit.replaying import replay
     from tracekit.scoring import predict
     from tracekit.studies import sweep
@@ -28,6 +28,7 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "from_arrays": ("tracekit.formats", "from_arrays"),
     "open_counts": ("tracekit.formats", "open_counts"),
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
@@ -50,6 +51,7 @@ __all__ = [
     "TracekitError",
     "analysis",
     "engine",
+    "from_arrays",
     "open_counts",
     "open_trace",
     "plots",

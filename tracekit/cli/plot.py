@@ -9,9 +9,14 @@ import typer
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace, open_trace_or_counts
-from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
+from tracekit.cli.options import (
+    ForceOption,
+    JobsOption,
+    OptionalTraceArgument,
+    QuietOption,
+    SeedOption,
+)
 from tracekit.cli.output import check_file, to_csv, to_parquet, written_whole
-from tracekit.datasets import resolve
 from tracekit.figures import settings
 from tracekit.trace.errors import UsageError
 
@@ -39,21 +44,11 @@ KindArgument = Annotated[
         autocompletion=completion.kinds,
     ),
 ]
-TraceArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="TRACE",
-        parser=resolve,
-        help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
-        show_default=False,
-        autocompletion=completion.traces,
-    ),
-]
 
 
 def plot(
     kind: KindArgument = None,
-    trace: TraceArgument = None,
+    trace: OptionalTraceArgument = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -67,24 +62,10 @@ def plot(
     list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and exit.")] = False,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Cache policies to draw; `recorded` is what the engine found.",
-            autocompletion=completion.policies,
-        ),
+        options.policy_option("Cache policies to draw; `recorded` is what the engine found."),
     ] = None,
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Predictors to draw.",
-            autocompletion=completion.predictors,
-        ),
-    ] = None,
-    cache_mib: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
-    ] = None,
+    predictor: Annotated[list[str] | None, options.predictor_option("Predictors to draw.")] = None,
+    cache_mib: Annotated[list[str] | None, options.cache_mib_option()] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(

@@ -43,11 +43,8 @@ def replay(
     ] = None,
     cache_mib: Annotated[
         list[str] | None,
-        typer.Option(
-            "--cache-mib",
-            metavar="MIB[,MIB…]",
-            help="Cache budgets in MiB (2^20 bytes). Default: the recorded budget, else 10, 25 and "
-            "50 % of all expert bytes.",
+        options.cache_mib_option(
+            "Default: the recorded budget, else 10, 25 and 50 % of all expert bytes."
         ),
     ] = None,
     cache_fraction: Annotated[

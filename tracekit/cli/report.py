@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import completion, options
+from tracekit.cli import options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
@@ -27,26 +27,9 @@ def report(
             "-o", "--output", metavar="FILE.html", help="The page to write.", show_default=False
         ),
     ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Cache policies to replay.",
-            autocompletion=completion.policies,
-        ),
-    ] = None,
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Predictors to score.",
-            autocompletion=completion.predictors,
-        ),
-    ] = None,
-    cache_mib: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
-    ] = None,
+    policy: Annotated[list[str] | None, options.policy_option("Cache policies to replay.")] = None,
+    predictor: Annotated[list[str] | None, options.predictor_option("Predictors to score.")] = None,
+    cache_mib: Annotated[list[str] | None, options.cache_mib_option()] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     force: ForceOption = False,

@@ -5,6 +5,7 @@ number of its row.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,11 +34,14 @@ class ArrowRows:
     names : Named
     line_of : callable
         Maps the number of a row to the words that tell a user where it is.
+    codes_appear_in_order : bool
+        Whether the texts of dictionaries stand in the order in which the rows first have them.
     """
 
     name: str
     names: Named
     line_of: LineOf
+    codes_appear_in_order: bool = False
     _labels: Labels = field(default_factory=Labels)
     _n_rows: int = 0
 
@@ -55,7 +59,7 @@ class ArrowRows:
     def _rows(self, table: pa.Table) -> Rows:
         first = self._n_rows
         self._n_rows += table.num_rows
-        columns: dict[str, np.ndarray] = {}
+        columns: dict[str, Any] = {}
         for name, called in self.names.found.items():
             chunk = table[called].combine_chunks()
             if name == "prompt":
@@ -171,8 +175,22 @@ class ArrowRows:
     def _coded(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
         if pa.types.is_nested(array.type):
             raise self._wrong(called, "a text or a number", array.type)
-        coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-        return to_numpy(coded.indices.cast(pa.int64())), coded.dictionary.to_pylist()
+        """Return which text each row has, and the texts in the order they first appear."""
+        is_coded = pa.types.is_dictionary(array.type)
+        coded = array if is_coded else array.dictionary_encode()
+        texts = coded.dictionary.to_pylist()
+        if coded.indices.type == pa.int32():
+            index = to_numpy(coded.indices)
+        else:
+            index = to_numpy(coded.indices.cast(pa.int64()))
+        if is_coded and not self.codes_appear_in_order:
+            starts = np.append(0, np.flatnonzero(index[1:] != index[:-1]) + 1)
+            seen, first = np.unique(index[starts[: len(index)]], return_index=True)
+            order = np.argsort(first)
+            place = np.zeros(len(texts), np.int64)
+            place[seen[order]] = np.arange(len(seen))
+            return place[index], [texts[at] for at in seen[order]]
+        return index, texts
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

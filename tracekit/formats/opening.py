@@ -6,19 +6,21 @@ In: a path, several paths of one run, a ``bundled:NAME``, or a trace. Out: a tra
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.datasets import resolve
 from tracekit.formats.counts.expert_counts import ExpertCounts
 from tracekit.formats.counts.format import no_trace
-from tracekit.formats.counts.opening import counts_format_of
-from tracekit.formats.format import FORMATS, Format
 from tracekit.formats.given import Given
-from tracekit.formats.nearest import what_is_missing
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
-from tracekit.formats.source import Imported, write_sized, write_source
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.build import shown
 from tracekit.trace.schema import FACTS_FILE
+
+# Imported when they are used: a .trace needs none of the readers, nor what they are made of.
+if TYPE_CHECKING:
+    from tracekit.formats.format import Format
+    from tracekit.formats.source import Imported
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -58,7 +60,7 @@ def import_any(
     *,
     force: bool = False,
     cache_bytes: int | None = None,
-) -> Imported:
+) -> "Imported":
     """Write what `open_any` would open as a ``.trace`` directory, in bounded memory.
 
     Parameters
@@ -79,6 +81,8 @@ def import_any(
     TracekitError
         The trace cannot be written there.
     """
+    from tracekit.formats.source import write_sized, write_source
+
     paths = _resolved(path)
     if is_trace(paths):
         return write_sized(Trace.open(paths[0]), output, options, force, cache_bytes)
@@ -87,7 +91,7 @@ def import_any(
     return write_source(source, output, options, force=force, cache_bytes=cache_bytes)
 
 
-def format_of(given: Given) -> Format:
+def format_of(given: Given) -> "Format":
     """Return the format of files.
 
     Raises
@@ -96,6 +100,10 @@ def format_of(given: Given) -> Format:
         A file is missing, empty, or of no format, and the sentence says what it lacks; or it holds
         counts.
     """
+    from tracekit.formats.all import FORMATS
+    from tracekit.formats.counts.opening import counts_format_of
+    from tracekit.formats.nearest import what_is_missing
+
     for file in given.files:
         if not file.head.strip(b"\0 \t\r\n"):
             raise TraceError(f"{file.path} is empty; record or copy it again.")

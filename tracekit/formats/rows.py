@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tracekit.formats.grouping import Grouped, LineOf, Rows, grouped, joined
+from tracekit.formats.grouping import Grouped, LineOf, Rows, Together, grouped, joined
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.source import Source
 from tracekit.formats.tokens import ASSUMED_PASSES, phases_of
@@ -59,7 +59,7 @@ class RowReader:
         self._top_k = self.options.given_top_k or self.source.model.get("top_k")
         waiting: list[Rows] = []
         n_slots, most = 0, GATHERED_SLOTS
-        for piece in pieces:
+        for piece in Together(self._top_k).pieces(pieces):
             rows = self._placed(piece)
             if not len(rows):
                 continue
@@ -83,8 +83,8 @@ class RowReader:
 
     def _placed(self, rows: Rows) -> Rows:
         """Return the rows that name an expert, with their turns and phases."""
-        absent = rows.experts < 0
-        if absent.any():
+        if len(rows) and rows.experts.min() < 0:
+            absent = rows.experts < 0
             if absent.ndim == 2:
                 n_absent = np.count_nonzero(absent, axis=1)
                 partly = (n_absent > 0) & (n_absent < absent.shape[1])

@@ -199,7 +199,7 @@ def write_source(
     widest = TraceFacts(_model(source, Seen(1), options, _MOST_EXPERTS, _MOST_LAYERS), "imported")
     with TraceStream(path, numbered, widest, force) as stream:
         for chunk in source.chunks:
-            stream.add(chunk)
+            stream.add(chunk, source.complete)
         facts, layers = described(source, numbered.seen, options)
         facts = _with_cache(facts, cache_bytes)
         stream.finish(facts, layers)

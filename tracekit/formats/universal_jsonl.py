@@ -113,6 +113,12 @@ def _is_value(value: Any) -> bool:
     return value is None or isinstance(value, (int, float, str))
 
 
+def first_object(lines: bytes) -> dict[str, Any] | None:
+    """Return the object of the first line, None if it is none."""
+    first = lines.splitlines()[:1]
+    return _object(first[0]) if first else None
+
+
 def _model(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in wanted:

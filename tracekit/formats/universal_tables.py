@@ -104,7 +104,7 @@ def _csv_source(file: File, options: ImportOptions) -> Source:
     if len(set(columns)) < len(columns):
         raise TraceError(f"{file.path}, line 1: the header names a column twice; rename one.")
     table = CsvTable(file.path, len(file.head.splitlines(keepends=True)[0]), columns, separator)
-    arrow = ArrowRows(str(file.path), names, table.place)
+    arrow = ArrowRows(str(file.path), names, table.place, codes_appear_in_order=True)
     source = row_source(str(file.path), iter(()), arrow, options)
 
     def rows() -> Iterator[Rows]:

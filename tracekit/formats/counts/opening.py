@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING
 
 from tracekit.datasets import resolve
 from tracekit.formats.counts.expert_counts import ExpertCounts
-from tracekit.formats.counts.format import COUNTS, CountsFormat
 from tracekit.formats.given import Given
 from tracekit.trace.errors import TraceError
 
 if TYPE_CHECKING:
+    from tracekit.formats.counts.format import CountsFormat
     from tracekit.trace import Trace
 
 Paths = str | Path | Sequence[str | Path]
 
 
-def counts_format_of(given: Given) -> CountsFormat | None:
+def counts_format_of(given: Given) -> "CountsFormat | None":
     """Return the format of counts that recognises files; None if none does."""
+    from tracekit.formats.counts.all import COUNTS
+
     return next((each for each in (cls() for cls in COUNTS) if each.recognises(given)), None)
 
 
