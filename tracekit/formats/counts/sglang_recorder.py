@@ -88,7 +88,8 @@ def _counts(file: TorchFile, name: str, tensor: Tensor, read: Read) -> np.ndarra
 def _stat(file: TorchFile, read: Read) -> np.ndarray:
     """Return the sum over steps of [steps, layers, experts]."""
     tensor = _checked(file, STAT, file.value[STAT], 3)
-    return _counts(file, STAT, tensor, read).sum(axis=0, dtype=np.int64)
+    table: np.ndarray = _counts(file, STAT, tensor, read).sum(axis=0, dtype=np.int64)
+    return table
 
 
 def _per_pass(file: TorchFile, read: Read, passes: set[int]) -> np.ndarray:
