@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import route_trace_files
+import server_files
 
 from tracekit.formats import ImportOptions
 
@@ -106,4 +107,28 @@ SAMPLES: dict[str, Sample] = {
     "parquet": Sample(long_parquet(), is_text=False),
     "jsonl": Sample(routing_lines()),
     "layer-expert": Sample(layer_expert(), ImportOptions(top_k=2)),
+    "vllm": Sample(server_files.lines([server_files.vllm_lists(EXPERTS, 3)] * 2)),
+    "sglang": Sample(
+        server_files.lines([server_files.sglang(EXPERTS, 3)] * 2),
+        ImportOptions(n_layer=2, top_k=2),
+    ),
+    "megatron-server": Sample(server_files.lines([server_files.megatron(EXPERTS, 3)] * 2)),
+    "sglang-recorder": Sample(
+        server_files.recorder_file(
+            [
+                server_files.recorder_pass(4, EXPERTS[:3], [0, 1, 2], 1, [3]),
+                *(
+                    server_files.recorder_pass(p + 2, EXPERTS[p : p + 1], [p], 2)
+                    for p in range(3, 7)
+                ),
+            ],
+            np.tile(np.arange(8), (2, 1)),
+        ),
+        is_text=False,
+    ),
+    "megatron": Sample(
+        server_files.router_trace([EXPERTS[:3], *EXPERTS[3:, None]], [0, 1])[
+            "router_trace_rank0.jsonl"
+        ]
+    ),
 }

@@ -9,9 +9,9 @@ from tracekit.formats.format import FORMATS as FORMATS
 from tracekit.formats import route_trace as route_trace
 from tracekit.formats import vllm as vllm
 from tracekit.formats import sglang as sglang
-from tracekit.formats import megatron_server as megatron_server
-from tracekit.formats import megatron as megatron
 from tracekit.formats import sglang_recorder as sglang_recorder
+from tracekit.formats import megatron as megatron
+from tracekit.formats import megatron_server as megatron_server
 from tracekit.formats import graph_order as graph_order
 from tracekit.formats import universal_arrays as universal_arrays
 from tracekit.formats import universal_jsonl as universal_jsonl

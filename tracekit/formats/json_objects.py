@@ -16,7 +16,6 @@ import numpy as np
 from tracekit.formats.archives import damaged, opened
 from tracekit.formats.base import BOM
 from tracekit.formats.given import File
-from tracekit.formats.nested import nested_numbers
 from tracekit.trace import TraceError
 
 _PIECE = 1 << 20
@@ -56,6 +55,9 @@ class Object:
         TraceError
             They are none, or of different lengths.
         """
+        # It brings a compiler, which few files need.
+        from tracekit.formats.nested import nested_numbers
+
         value = holder.get(key)
         if value is None:
             return None
