@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from format_samples import saved
 from model_file_samples import f32, gguf, safetensors
+from torch_writer import T, saved_by_torch
 
 TABLE = np.array([[0, 0, 0, 0], [5, 1, 0, 4], [2, 3, 4, 1]])
 N_TOKENS, TOP_K = 5, 2
@@ -50,8 +51,28 @@ def _rank(scale: int) -> bytes:
     return safetensors(tensors, {"format": "pt"})
 
 
+def per_pass(rank: int) -> bytes:
+    """Return a rank's records of two passes; expert 3 has a copy, which is physical expert 4."""
+    to_logical = np.array([[0, 1, 2, 3, 3]] * 3)
+    physical = np.concatenate([TABLE, np.zeros((3, 1), int)], axis=1)
+    physical[:, 4] = TABLE[:, 3] // 2
+    physical[:, 3] -= physical[:, 4]
+    first = physical // 3
+    records = [
+        {"forward_pass_id": number, "rank": rank, "global_physical_count": T(counts)}
+        for number, counts in ((7, first.astype(np.int32)), (8, physical - first))
+    ]
+    return saved_by_torch({"records": records, "last_physical_to_logical_map": T(to_logical)})
+
+
+def stat() -> bytes:
+    steps = np.stack([TABLE // 2, TABLE - TABLE // 2]).astype(np.int32)
+    return saved_by_torch({"rank": 0, "logical_count": T(steps), "average": None})
+
+
 COUNTS_SAMPLES: dict[str, CountsSample] = {
     "imatrix": CountsSample(imatrix()),
+    "sglang-counts": CountsSample(stat()),
     "sglang-csv": CountsSample(("layer_id,expert_id,count\n" + _lines(",")).encode(), is_text=True),
     "tensorrt-llm": CountsSample(
         {

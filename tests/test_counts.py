@@ -5,11 +5,13 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from cli_helpers import run
-from counts_samples import COUNTS_SAMPLES, TABLE
+from counts_samples import COUNTS_SAMPLES, TABLE, per_pass
 from format_samples import saved
 from model_file_samples import CONFIG, f32, gguf
+from torch_writer import T, saved_by_torch
 
 import tracekit
 from tracekit import analysis
@@ -56,7 +58,7 @@ def sample(tmp_path):
 
 def test_popularity_of_counts_is_that_of_their_trace(trace, counts):
     of_trace, of_counts = map(analysis.expert_popularity, (trace, counts))
-    assert of_counts.equals(of_trace)
+    pd.testing.assert_frame_equal(of_counts, of_trace, check_dtype=False)
 
 
 def test_concentration_of_counts_lacks_the_weights(counts):
@@ -313,6 +315,41 @@ def test_files_of_several_ranks_are_added(sample, tmp_path):
     assert open_counts([path, other]).counts.tolist() == (2 * TABLE[1:]).tolist()
 
 
+def test_a_pass_that_several_ranks_report_counts_once(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"{rank}.pt").write_bytes(per_pass(rank))
+    for named in (tmp_path / "0.pt", tmp_path):
+        counts = open_counts(named)
+        assert counts.counts.tolist() == TABLE[1:].tolist()
+        assert (counts.layers, counts.format) == ((1, 2), "sglang-counts")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"last_physical_to_logical_map": None}, "last_physical_to_logical_map is no table"),
+        ({"last_physical_to_logical_map": T(np.full((3, 4), 1 << 20))}, "that no model has"),
+        ({"last_physical_to_logical_map": T(np.zeros((3, 9), int))}, "has the shape (3, 4)"),
+        ({"records": [{"global_physical_count": T(np.ones((3, 4)))}]}, "is no table of whole"),
+        ({"records": [{"global_physical_count": T(-TABLE)}]}, "has no forward_pass_id"),
+        (
+            {"records": [{"forward_pass_id": 1, "global_physical_count": T(-TABLE)}]},
+            "holds -5 to 0, which are no counts",
+        ),
+    ],
+)
+def test_records_that_cannot_be_are_refused(tmp_path, changes, words):
+    record = {"forward_pass_id": 1, "global_physical_count": T(TABLE)}
+    sound = {"records": [record], "last_physical_to_logical_map": T(np.array([[0, 1, 2, 3]] * 3))}
+    path = tmp_path / "x.pt"
+    path.write_bytes(saved_by_torch(sound))
+    assert open_counts(path).counts.tolist() == TABLE[1:].tolist()
+    path.write_bytes(saved_by_torch(sound | changes))
+    with pytest.raises(TraceError) as error:
+        open_counts(path)
+    assert words in str(error.value)
+
+
 def test_means_are_counted_in_millionths(tmp_path):
     path = tmp_path / "load.npy"
     path.write_bytes(saved(np.save, np.array([[0.5, 0.25]])))
@@ -339,6 +376,8 @@ SHARED = Path(os.environ.get("TRACEKIT_SHARED", Path(__file__).parents[2] / "sha
 FILES = {
     "llamacpp/imatrix.gguf": 1,
     "sglang/expert_distribution_rank0_timestamp1744347750.37.csv": 1,
+    "sglang/stat": 1,
+    "sglang/per_pass": 1,
     "trtllm": 1,
     "colibri/.coli_usage": 1,
     "eplb/weight.npy": 1,

@@ -23,9 +23,10 @@ from model_file_samples import (
 from mutations import SENTENCE, mutate, not_one_sentence, time_limit
 
 from tracekit import datasets
-from tracekit.formats import open_any
+from tracekit.formats import ImportOptions, open_any
 from tracekit.model_files import read_model
 from tracekit.model_files.ggml_types import KINDS, values
+from tracekit.scoring import predict
 from tracekit.trace import TracekitError
 
 
@@ -70,6 +71,25 @@ def test_the_bundled_model_is_that_of_its_trace():
     for row in model.layers:
         for name in ("router_matrix", "norm_weight"):
             assert np.array_equal(row[name], trace.layer_array(row["layer"], name))
+
+
+def test_imported_gate_inputs_are_predicted_as_recorded_ones(tmp_path):
+    """The routers of the model's file make of gate inputs what the recorded trace makes of them."""
+    recorded = open_any("bundled:tiny-moe-64e.trace")
+    first = recorded.routing(["turn", "phase", "step", "layer", "experts", "gate_input"])
+    rows = {n: v[(first["turn"] == 0) & (first["phase"] == 1)] for n, v in first.items()}
+    n_tokens = len(rows["step"]) // 12
+    arrays = {n: rows[n].reshape(n_tokens, 12, -1) for n in ("experts", "gate_input")}
+    np.savez(tmp_path / "run.npz", **arrays)
+    options = ImportOptions(model=read_model(datasets.model_path()))
+    trace = open_any(tmp_path / "run.npz", options=options)
+    assert trace.facts.model.gating == "softmax"
+    result = predict(trace, ["ctrl", "stale-gate"])
+    ctrl, stale = result.rows
+    assert ctrl.slot_accuracy == 1
+    scored = predict(recorded, ["stale-gate"]).rows[0]
+    assert stale.slot_accuracy == pytest.approx(scored.slot_accuracy, abs=0.05)
+    assert stale.routings == 11 * n_tokens
 
 
 def test_a_split_model(write):

@@ -28,9 +28,11 @@ def open_trace(path: Path, console: Console) -> "Trace":
 
 def open_trace_or_counts(path: Path, console: Console) -> "Trace | ExpertCounts":
     """Open what is either a trace or counts of experts; warnings and errors as of `open_trace`."""
-    from tracekit.formats import as_trace_or_counts
+    from tracekit.formats.counts.opening import counts_at
 
-    opened = as_trace_or_counts(path)
-    for warning in opened.warnings:
+    counts = counts_at(path)
+    if counts is None:
+        return open_trace(path, console)
+    for warning in counts.warnings:
         console.warn(warning)
-    return opened
+    return counts

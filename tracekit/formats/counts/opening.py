@@ -52,6 +52,23 @@ def open_counts(path: Paths) -> ExpertCounts:
     return found.read(given)
 
 
+def counts_at(path: Path) -> ExpertCounts | None:
+    """Return the counts that a path names; None if it names something else, or nothing.
+
+    Raises
+    ------
+    TraceError
+        The file is damaged.
+    """
+    from tracekit.formats.opening import is_trace
+
+    if is_trace([path]):
+        return None
+    given = Given.of(path)
+    found = counts_format_of(given)
+    return None if found is None else found.read(given)
+
+
 def as_trace_or_counts(given: "Trace | ExpertCounts | str | Path") -> "Trace | ExpertCounts":
     """Return a trace or counts as they are, or open what a path names.
 
@@ -60,12 +77,9 @@ def as_trace_or_counts(given: "Trace | ExpertCounts | str | Path") -> "Trace | E
     TracekitError
         As for `open_any` and `open_counts`.
     """
-    from tracekit.formats.opening import as_trace, is_trace
+    from tracekit.formats.opening import as_trace
 
     if isinstance(given, ExpertCounts):
         return given
-    if isinstance(given, str | Path):
-        path = resolve(given)
-        if not is_trace([path]) and (found := counts_format_of(files := Given.of(path))):
-            return found.read(files)
-    return as_trace(given)
+    counts = counts_at(resolve(given)) if isinstance(given, str | Path) else None
+    return as_trace(given) if counts is None else counts
