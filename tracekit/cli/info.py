@@ -30,6 +30,10 @@ _OPTIONAL = {
 }
 # Without these some questions have no answer. The other columns are absent from many sound traces.
 _WORTH_HAVING = ("weights", "residency", "logits", "gate_input", "embedding", "router_matrix")
+_SLOTS = {
+    "sorted": "in the order of the expert ids, so their rank is not known",
+    "unknown": "in an order that the source does not say, so their rank is not known",
+}
 
 Facts = Mapping[str, Any]
 
@@ -121,7 +125,7 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     ended = f", ended: {facts['ended']}" if facts["ended"] else ""
     created = f", created {facts['created']}" if facts["created"] else ""
     yield "trace", f"{facts['path']} ({facts['source']}, {whole}{ended}{created})"
-    yield "model", _model(facts["model"])
+    yield "model", _model(facts["model"], facts["inferred"])
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
     yield "tokens", _tokens(facts)
@@ -136,6 +140,10 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
         )
     carried = [n for file, names in _OPTIONAL.items() for n in names if n in facts["columns"][file]]
     yield "carries", ", ".join(carried) or "-"
+    if facts["slot_order"] != "ranked":
+        yield "slots", _SLOTS[facts["slot_order"]]
+    for name, how in facts["inferred"].items():
+        yield "inferred", f"{name}: {how}"
     yield "lacks", ", ".join(name for name in _WORTH_HAVING if name not in carried) or "-"
     yield "digest", f"sha256 {facts['digest']}"
 
@@ -157,10 +165,11 @@ def _tokens(facts: Facts) -> str:
     return text
 
 
-def _model(model: Facts) -> str:
+def _model(model: Facts, inferred: Facts) -> str:
+    guessed = " or more" if "n_expert" in inferred else ""
     parts = [
         f"{model['name']} ({model['arch']}), {counted(model['n_layer'], 'layer')}, "
-        f"{model['moe_layers']} of them MoE: {model['n_expert']} experts, "
+        f"{model['moe_layers']} of them MoE: {model['n_expert']} experts{guessed}, "
         f"{model['top_k']} used per token"
     ]
     if model["quantisation"]:
@@ -174,7 +183,10 @@ def _model(model: Facts) -> str:
 
 def _experts(facts: Facts) -> str:
     if facts["bank_bytes"] is None:
-        return "sizes unknown, so a cache cannot be replayed"
+        return (
+            "sizes unknown, so caches are replayed at --cache-fraction alone; `tracekit import` "
+            "takes --model and --expert-mib"
+        )
     sizes = dict.fromkeys(in_bytes(facts[f"expert_bytes_{end}"]) for end in ("min", "max"))
     return (
         f"{' to '.join(sizes)} each, bank {mib(facts['bank_bytes'])} MiB, "

@@ -63,6 +63,8 @@ def describe(trace: Trace) -> dict[str, Any]:
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
             for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
         },
+        "slot_order": trace.facts.slot_order,
+        "inferred": dict(trace.facts.inferred),
         "digest": trace.digest,
         "warnings": trace.warnings,
     }
