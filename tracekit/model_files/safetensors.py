@@ -5,9 +5,8 @@ The data are read only where they are asked for.
 """
 
 import json
-from dataclasses import dataclass
 from math import prod
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
@@ -51,8 +50,7 @@ _NUMPY = {
 }
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A tensor: its type as the file names it, its shape, and its bytes in the file."""
 
     name: str
@@ -139,12 +137,13 @@ class Safetensors:
 
 def _stored(name: str, claim: dict[str, object], base: int, size: int) -> Stored:
     dtype, shape, offsets = claim["dtype"], claim["shape"], claim["data_offsets"]
-    if not (isinstance(dtype, str) and _are_wholes(shape) and _are_wholes(offsets)):
+    if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)):
         raise ValueError(f"{name:.60} has no type, shape and place")
-    assert isinstance(shape, list)
-    assert isinstance(offsets, list)
     if len(shape) > _MOST_AXES or len(offsets) != 2:
         raise ValueError(f"{name:.60} has no shape and place")
+    for number in (*shape, *offsets):
+        if type(number) is not int or not 0 <= number < 1 << 62:
+            raise ValueError(f"{name:.60} has a size of {number!r:.30}")
     start, stop = offsets
     if not start <= stop <= size - base:
         raise ValueError(f"{name:.60} ends at byte {base + stop}, the file at {size}")
@@ -152,7 +151,3 @@ def _stored(name: str, claim: dict[str, object], base: int, size: int) -> Stored
     if dtype in _BYTES and prod(shape) * _BYTES[dtype] != stop - start:
         raise ValueError(f"{name:.60} has {stop - start} bytes, which its shape {shape} has not")
     return Stored(name, dtype, tuple(shape), base + start, base + stop)
-
-
-def _are_wholes(values: object) -> bool:
-    return isinstance(values, list) and all(type(n) is int and 0 <= n < 1 << 62 for n in values)

@@ -9,6 +9,7 @@ import json
 import re
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,58 @@ def _read(named: Path, paths: list[Path], folder: Path, top_k: int | None) -> Mo
         return _Model(named, files, config).sizes(n_bytes, top_k, beside.is_file())
 
 
+class _Layer:
+    """The tensors of a layer: experts that stand apart are summed up, the others are kept."""
+
+    def __init__(self) -> None:
+        self.single = Experts()
+        self.others: dict[str, tuple[Safetensors, Stored]] = {}
+
+    def add(self, rest: str, file: Safetensors, tensor: Stored) -> None:
+        """Add a tensor by the rest of its name."""
+        if match := _ONE_EACH.fullmatch(rest):
+            self.single.add_one(int(match[1]), tensor.n_bytes, tensor.dtype)
+        else:
+            self.others[rest] = file, tensor
+
+    @cached_property
+    def stacks(self) -> dict[str, Stored]:
+        """The tensors that hold weights of all experts."""
+        return {
+            rest: t for rest, (_, t) in self.others.items() if t.shape and _FUSED.fullmatch(rest)
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self.single or self.stacks)
+
+    @property
+    def n_expert(self) -> int:
+        """Experts, as the tensors show them."""
+        stacked = max((t.shape[0] for t in self.stacks.values()), default=0)
+        return max(self.single.n_expert if self.single else 0, stacked)
+
+    def experts(self, n_expert: int) -> Experts:
+        """Return the experts; scales of a whole tensor are of none."""
+        found = Experts(ids={**self.single.ids}, types={**self.single.types})
+        for tensor in self.stacks.values():
+            # One axis may hold all experts and the rows of each.
+            is_whole = tensor.shape[0] > 0 and tensor.shape[0] % n_expert == 0
+            if is_whole or len(tensor.shape) > 1:
+                stacked = n_expert if is_whole else tensor.shape[0]
+                found.add_stack(stacked, tensor.n_bytes, tensor.dtype)
+        return found
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of what is of no expert."""
+        return sum(t.n_bytes for rest, (_, t) in self.others.items() if rest not in self.stacks)
+
+
 class _Model:
     def __init__(self, path: Path, files: list[Safetensors], config: Config):
         self.path, self.config = path, config
-        # By the stack of layers, the layer, and the rest of the name.
-        stacks: dict[str, dict[int, dict[str, tuple[Safetensors, Stored]]]] = {}
+        # By the stack of layers, then by the layer.
+        stacks: dict[str, dict[int, _Layer]] = {}
         seen: set[str] = set()
         for file in files:
             for name, tensor in file.tensors.items():
@@ -120,9 +168,9 @@ class _Model:
                 seen.add(name)
                 match = _LAYER.fullmatch(name)
                 if match:
-                    layer = stacks.setdefault(match[1], {}).setdefault(int(match[2]), {})
-                    layer[match[3]] = file, tensor
-        with_experts = [name for name, layers in stacks.items() if any(map(_has, layers.values()))]
+                    layers = stacks.setdefault(match[1], {})
+                    layers.setdefault(int(match[2]), _Layer()).add(match[3], file, tensor)
+        with_experts = [name for name, layers in stacks.items() if any(layers.values())]
         if not with_experts:
             raise TraceError(
                 f"{path} holds no experts under a name that is known (…layers.N.mlp.experts…), so it "
@@ -137,10 +185,10 @@ class _Model:
         self.warnings = list(config.group_warnings)
 
     def sizes(self, file_bytes: int, top_k: int | None, has_config: bool) -> ModelSizes:
-        said = self.config.n_layer
-        n_layer = said or max(self.layers) + 1
-        layers = {n: tensors for n, tensors in self.layers.items() if n < n_layer and _has(tensors)}
-        n_expert = self.config.n_expert or max(map(_n_expert, layers.values()), default=0)
+        n_layer = self.config.n_layer or max(self.layers) + 1
+        layers = {n: layer for n, layer in self.layers.items() if n < n_layer and layer}
+        shown = max((layer.n_expert for layer in layers.values()), default=0)
+        n_expert = self.config.n_expert or shown
         beside = () if has_config else ("config.json",)
         k = known_top_k(top_k or self.config.top_k, str(self.path), beside)
         if not n_expert:
@@ -148,7 +196,7 @@ class _Model:
                 f"{self.path} holds no experts in its {n_layer} layers; copy it again."
             )
         facts = self.config.facts(n_expert, k, n_layer, file_bytes=file_bytes)
-        experts = {n: _experts(tensors, n_expert) for n, tensors in layers.items()}
+        experts = {n: layer.experts(n_expert) for n, layer in layers.items()}
         rows = [self._row(n, facts) for n in sorted(layers)]
         return checked(self._wide(facts, rows), rows, experts, str(self.path), self.warnings)
 
@@ -160,14 +208,8 @@ class _Model:
         return facts
 
     def _row(self, layer: int, facts: ModelFacts) -> dict[str, Any]:
-        tensors = self.layers[layer]
-        dense = sum(
-            t.n_bytes
-            for rest, (_, t) in tensors.items()
-            if not _is_experts(rest, t, facts.n_expert)
-        )
-        row: dict[str, Any] = {"layer": layer, "dense_bytes": dense}
-        n = facts.n_expert
+        tensors, n = self.layers[layer].others, facts.n_expert
+        row: dict[str, Any] = {"layer": layer, "dense_bytes": self.layers[layer].dense_bytes}
         for name, pattern, shape in (
             ("router_matrix", _ROUTER, (n, facts.n_embd)),
             ("router_bias", _ROUTER_BIAS, (n,)),
@@ -183,7 +225,7 @@ class _Model:
 
     def _array(self, layer: int, rest: str, shape: tuple[int | None, ...]) -> "np.ndarray | None":
         """Return a small array of a layer as float32; None if it has another shape (None: any)."""
-        file, tensor = self.layers[layer][rest]
+        file, tensor = self.layers[layer].others[rest]
         fits = len(tensor.shape) == len(shape) and all(
             wanted in (None, found) for wanted, found in zip(shape, tensor.shape, strict=True)
         )
@@ -199,38 +241,3 @@ class _Model:
                 self.warnings.append(sentence)
             return None
         return values.astype(np.float32)
-
-
-_Tensors = dict[str, tuple[Safetensors, Stored]]
-
-
-def _has(tensors: _Tensors) -> bool:
-    """Say whether a layer has experts."""
-    return any(_ONE_EACH.fullmatch(rest) or _FUSED.fullmatch(rest) for rest in tensors)
-
-
-def _n_expert(tensors: _Tensors) -> int:
-    """Return how many experts the tensors of a layer show."""
-    ids = [int(match[1]) for rest in tensors if (match := _ONE_EACH.fullmatch(rest))]
-    stacks = [t.shape[0] for rest, (_, t) in tensors.items() if _FUSED.fullmatch(rest) and t.shape]
-    return max([max(ids, default=-1) + 1, *stacks])
-
-
-def _is_experts(rest: str, tensor: Stored, n_expert: int) -> bool:
-    """Say whether a tensor holds weights of experts; scales of a whole tensor are of no expert."""
-    if _ONE_EACH.fullmatch(rest):
-        return True
-    is_stack = bool(tensor.shape) and tensor.shape[0] > 0 and tensor.shape[0] % n_expert == 0
-    return _FUSED.fullmatch(rest) is not None and is_stack
-
-
-def _experts(tensors: _Tensors, n_expert: int) -> Experts:
-    found = Experts()
-    for rest, (_, tensor) in tensors.items():
-        if match := _ONE_EACH.fullmatch(rest):
-            found.add_one(int(match[1]), tensor.n_bytes, tensor.dtype)
-        elif _is_experts(rest, tensor, n_expert):
-            found.add_stack(n_expert, tensor.n_bytes, tensor.dtype)
-        elif _FUSED.fullmatch(rest) and len(tensor.shape) > 1:
-            found.add_stack(tensor.shape[0], tensor.n_bytes, tensor.dtype)
-    return found

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 
-from tracekit.formats.arrays import NPY_MAGIC, SMALL_BYTES, npy
+from tracekit.formats.arrays import NPY_MAGIC, SMALL_BYTES, DiskArray, npy
 from tracekit.formats.counts.expert_counts import MOST, ExpertCounts, whole_counts
 from tracekit.formats.counts.format import CountsFormat, register
-from tracekit.formats.given import Given
+from tracekit.formats.given import File, Given
 from tracekit.trace.errors import TraceError
 
 _SHAPE = re.compile(rb"'shape'\s*:\s*\(([\d,\s]{0,100})\)")
@@ -25,6 +25,17 @@ def _form(head: bytes) -> tuple[int, str]:
     if not head.startswith(NPY_MAGIC) or shape is None or dtype is None:
         return 0, ""
     return len([each for each in shape[1].split(b",") if each.strip()]), dtype[1].decode()
+
+
+def _array(file: File, axes: int) -> DiskArray:
+    """Return the array of a file, which must have so many axes."""
+    array = npy(file.path)
+    if len(array.shape) != axes or array.dtype.kind not in "iuf":
+        raise TraceError(
+            f"{file.path} is an array of {array.dtype} with the shape {array.shape}, where numbers with "
+            f"{axes} axes are due; write it again."
+        )
+    return array
 
 
 def _counts(values: np.ndarray, name: str) -> tuple[np.ndarray, dict[str, str]]:
@@ -56,7 +67,7 @@ class EplbLoad(CountsFormat):
 
     def read(self, given: Given) -> ExpertCounts:
         """Read the counts; those of several files are added."""
-        arrays = [npy(file.path).whole() for file in given.files]
+        arrays = [_array(file, 2).whole() for file in given.files]
         if len({array.shape for array in arrays}) > 1:
             raise TraceError(
                 f"{given.name} are arrays of different shapes; name those of one model."
@@ -85,7 +96,7 @@ class ActivationMatrices(CountsFormat):
         """Read the counts, summed over the sequences."""
         totals = []
         for file in given.files:
-            array = npy(file.path)
+            array = _array(file, 3)
             n = array.shape[0]
             if n == 0 or array.shape[1] * array.shape[2] * 8 > SMALL_BYTES:
                 raise TraceError(
