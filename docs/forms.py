@@ -94,7 +94,8 @@ PARQUET = """\
 ```python
 import pandas as pd
 
-rows = [{"token": t, "layer": n, "experts": [t % 7, 7], "phase": "decode"} for t in range(9) for n in (0, 1)]
+places = [(token, layer) for token in range(9) for layer in (0, 1)]
+rows = [{"token": t, "layer": n, "experts": [t % 7, 7], "phase": "decode"} for t, n in places]
 pd.DataFrame(rows).to_parquet("run.parquet")
 ```"""
 JSONL = """\
@@ -105,8 +106,8 @@ with open("run.jsonl", "w") as file:
     print(json.dumps({"model": "mine", "num_experts": 8}), file=file)  # may be left out
     for token in range(9):
         for layer in (0, 1):
-            row = {"prompt_id": "a", "token_idx": token, "layer": layer, "expert_ids": [token % 7, 7]}
-            print(json.dumps(row), file=file)
+            row = {"token": token, "layer": layer, "expert_ids": [token % 7, 7]}
+            print(json.dumps({"prompt_id": "a", **row}), file=file)
 ```"""
 GRAPH = (
     "A file `layer,expert` with nothing else, with a header or without, holds every selected expert "

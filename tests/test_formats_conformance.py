@@ -124,7 +124,9 @@ def test_a_format_says_what_it_is(name):
 @pytest.mark.parametrize("name", SAMPLED)
 def test_only_its_own_format_recognises_a_sample(name, write):
     given = Given.of(write(SAMPLES[name]))
-    assert [each.name for each in FORMATS if each().recognises(given)] == [name]
+    recognising = [each for each in FORMATS if each().recognises(given)]
+    own = [each for each in recognising if not each.is_universal] or recognising
+    assert [each.name for each in own] == [name]
 
 
 @pytest.mark.parametrize("name", OF_ONE_FILE)

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from cli_helpers import run
 from pages import ROOT, WRITTEN, check_shown, commands, links, shown_outputs, words_of
@@ -35,6 +36,21 @@ def test_the_first_command_runs() -> None:
 def test_the_python_example_runs() -> None:
     code = re.search(r"```python\n(import tracekit\n.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> None:
+    code = re.search(r"```python\n(import numpy as np\n.*?np.savez.*?)```", README, re.DOTALL)[1]
+    assert set(code.split("\n")) <= {
+        line.strip() for line in run("import", "--help").out.split("\n")
+    }
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    chosen = rng.permuted(np.tile(np.arange(64), (520, 3, 1)), axis=2)[:, :, :4]
+    exec(compile(code, "README.md", "exec"), {"chosen": list(chosen)})
+    (command,) = re.findall(r"tracekit (import run\.npz .*)", README)
+    done = run(*command.split())
+    assert (done.code, done.out) == (0, "")
+    assert "512 prefill, 8 decode; 1 turn, 9 passes" in run("info", "run.trace").out
 
 
 def test_the_policy_shown_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

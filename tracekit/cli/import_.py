@@ -15,14 +15,13 @@ from tracekit.trace.errors import UsageError
 
 # What somebody with arrays writes; README and docs/formats.md show the same lines.
 FROM_ARRAYS = """\
-From arrays of your own, in Python:
+With arrays at hand, these lines write a file to import; docs/formats.md has the same as CSV, Parquet and JSON lines:
 
 \b
   import numpy as np
-  experts = np.stack(chosen)  # integers [tokens, layers, k]; -1: none
-  np.savez("run.npz", experts=experts, prompt_lengths=[512], lengths=[len(experts)])
-  # then: tracekit import run.npz --expert-mib 3.5 --n-expert 64 -o run.trace
-  # docs/formats.md shows all arrays, and the same as CSV, Parquet and JSON lines
+  experts = np.stack(chosen)  # of each token, integers [layers, k]; the first 512 are the prompt
+  np.savez("run.npz", experts=experts, prompt_lengths=[512], lengths=[len(experts)], n_expert=64)
+  # then: tracekit import run.npz --expert-mib 3.5 -o run.trace
 """
 
 

@@ -1,6 +1,6 @@
 """All formats that can be read: one line for each, whose import registers it.
 
-The first that recognises a file reads it, so those that anybody's file may resemble stand last.
+Pages and `tracekit formats` list them in the order of these lines.
 """
 
 from tracekit.formats.format import FORMATS as FORMATS

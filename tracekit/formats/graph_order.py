@@ -39,6 +39,7 @@ class LayerExpert(Format):
     summary = "layer,expert in the order of the graph, with a header or without"
     told_by = "two columns, the layer and the expert"
     lacks = "tokens, prompts, phases, weights, sizes, the number of experts a routing"
+    is_universal = True
     needs = ("--top-k",)
 
     def sniff(self, head: bytes) -> bool:

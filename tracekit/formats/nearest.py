@@ -25,7 +25,7 @@ def what_is_missing(given: Given) -> str:
         A file is damaged.
     """
     reasons = (_reason(file) for file in given.files)
-    reason = next(filter(None, reasons), "it is neither a .trace directory nor of any other format")
+    reason = next(filter(None, reasons), "it is neither a .trace directory nor of any format")
     return (
         f"{given.name} is no trace that tracekit knows: {reason}; `tracekit formats` lists what can "
         f"be read, and {PAGE} shows forms that are easy to write."

@@ -109,7 +109,7 @@ def format_of(given: Given) -> "Format":
             raise TraceError(f"{file.path} is empty; record or copy it again.")
     if counts := counts_format_of(given):
         raise counts.no_trace(given)
-    for format_class in FORMATS:
+    for format_class in sorted(FORMATS, key=lambda each: each.is_universal):
         reader = format_class()
         if reader.recognises(given):
             return reader

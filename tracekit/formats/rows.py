@@ -187,9 +187,9 @@ class RowReader:
         if found.phase is None or found.phase[last] != DECODE or in_last.all():
             return found
         layers = self._layers | set(np.unique(found.layer[~in_last]).tolist())
-        lacking = layers - set(found.layer[in_last].tolist())
+        layers |= set(found.layer[in_last].tolist())
         n_tokens = len(np.unique(found.token[in_last]))
-        if not lacking and np.count_nonzero(in_last) == n_tokens * len(layers):
+        if np.count_nonzero(in_last) == n_tokens * len(layers):
             return found
         self.source.cut(
             f"{self.source.name} is incomplete: its last decode pass (turn {found.turn[last]}, "

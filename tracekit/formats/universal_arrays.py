@@ -23,6 +23,7 @@ class UniversalNpz(Format):
     summary = "arrays of numpy.savez: experts [tokens, layers, k] and what else is known"
     told_by = "a zip archive with the array experts"
     lacks = "what its arrays do not hold"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether every file is an archive with the experts among its arrays."""
@@ -42,6 +43,7 @@ class UniversalNpy(Format):
     summary = "one array of numpy.save: experts [tokens, layers, k]"
     told_by = "the header of an array of whole numbers with three axes"
     lacks = "prompts, passes, weights, sizes"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether every file is one array of whole numbers with three axes."""

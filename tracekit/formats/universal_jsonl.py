@@ -70,6 +70,7 @@ class UniversalJsonl(Format):
     summary = "an object in each line: token, layer, experts (a list), and what else is known"
     told_by = "a first line, or a second, that is an object with a layer and its experts"
     lacks = "what it has no keys for"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether the first lines are objects, one of them with a layer and experts."""

@@ -52,8 +52,21 @@ def _counts(values: np.ndarray, name: str) -> tuple[np.ndarray, dict[str, str]]:
     return whole_counts(np.rint(values * _PARTS), name), {"counts": "values in millionths, rounded"}
 
 
+class _LoadArray(CountsFormat):
+    """A bare array, which may also be meant as one of a trace."""
+
+    def no_trace(self, given: Given) -> TraceError:
+        """Return the error that also tells how an array of a trace differs."""
+        array = npy(given.files[0].path)
+        return TraceError(
+            f"{given.name} is an array of {array.dtype} with {len(array.shape)} axes, which at best "
+            "holds counts, and a trace needs whole numbers [tokens, layers, k]; `tracekit info` and "
+            "`tracekit plot popularity` open counts."
+        )
+
+
 @register
-class EplbLoad(CountsFormat):
+class EplbLoad(_LoadArray):
     """Reader of one array of numbers, [layers, experts]."""
 
     name = "eplb"
@@ -81,7 +94,7 @@ class EplbLoad(CountsFormat):
 
 
 @register
-class ActivationMatrices(CountsFormat):
+class ActivationMatrices(_LoadArray):
     """Reader of one array of floats, [sequences, layers, experts]."""
 
     name = "moe-infinity"
@@ -116,11 +129,3 @@ class ActivationMatrices(CountsFormat):
         counts, inferred = _counts(np.sum(totals, axis=0), given.name)
         inferred["layers"] = "the index in the array"
         return ExpertCounts.of_all_layers(counts, given.name, self.name, inferred=inferred)
-
-    def no_trace(self, given: Given) -> TraceError:
-        """Return the error that also tells how an array of a trace differs."""
-        return TraceError(
-            f"{given.name} is an array of floats, [sequences, layers, experts] of counts at best, and "
-            "a trace needs one of whole numbers, [tokens, layers, k]; `tracekit info` and `tracekit "
-            "plot popularity` open counts."
-        )
