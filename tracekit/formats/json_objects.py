@@ -21,6 +21,7 @@ from tracekit.trace import TraceError
 _PIECE = 1 << 20
 # A response with a context of a million tokens, 100 layers and 8 experts has less.
 MOST_BYTES = 2 << 30
+_MOST_DEPTH = 100
 # Up to the next text or brace, and that; a text may not have its end yet.
 _TOKEN = re.compile(rb'[^"{}]*(?:("[^"\\]*(?:\\.[^"\\]*)*")|([{}])|("))', re.DOTALL)
 _LIST = re.compile(rb"\s{0,40}:\s{0,40}\[")
@@ -180,6 +181,11 @@ class Objects:
                 continue
             self._at = token.end()
             depth += 1 if token[2] == b"{" else -1
+            if depth > _MOST_DEPTH:
+                raise TraceError(
+                    f"{self._place} has objects within objects {_MOST_DEPTH} times, as no response "
+                    "has; the file is of another kind."
+                )
             if depth == 0:
                 return True
 

@@ -15,7 +15,7 @@ from tracekit.trace.build import shown
 
 # A value of a trace is flat: a record a pass, a number a token. These are hundred times as much.
 MOST_BYTES = 64 << 20
-MOST_CONTAINERS = 8 << 20
+MOST_CONTAINERS = 2 << 20
 _MOST_NAME_BYTES = 200
 _MOST_LONG_BYTES = 64
 _UNORDERED = (IndexError, KeyError, TypeError, ValueError, EOFError, OverflowError, MemoryError)
