@@ -26,11 +26,12 @@ def formats(
 
     traces = [_described(cls) for cls in FORMATS]
     counts = [_of_counts(cls) for cls in COUNTS]
-    entries = traces + counts
     destination.write(
         table=lambda: "\n\n".join([*map(_text, traces), _LEGEND, *map(_text, counts), _OF_COUNTS]),
-        document=lambda: {"schema": "tracekit.formats/1", "formats": entries},
-        records=lambda: [flat({**entry, "needs": " ".join(entry["needs"])}) for entry in entries],
+        document=lambda: {"schema": "tracekit.formats/1", "formats": traces, "counts": counts},
+        records=lambda: [
+            flat({**entry, "needs": " ".join(entry["needs"])}) for entry in traces + counts
+        ],
     )
 
 
