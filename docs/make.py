@@ -32,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 _IN_SHARES = (
     "Each MoE layer keeps to an equal share of the budget, so all layers together may overrun it."
 )
+_NO_BYPASS = "With `--bypass` it is left out: it has no meaning there."
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"
 
 _IN_WORDS = {
@@ -118,6 +119,7 @@ def policies() -> str:
                     f"*{kind_of({flag: getattr(cls, flag) for flag in FLAGS})}* · {cls.summary}",
                     prose(cls),
                     _IN_SHARES if cls.in_shares else "",
+                    "" if cls.can_bypass else _NO_BYPASS,
                     parameters(cls.Params),
                     columns(cls.counters, "counter"),
                 ),

@@ -7,6 +7,8 @@ import pytest
 from cli_helpers import run
 from pages import ROOT, WRITTEN, check_shown, commands, links, shown_outputs, words_of
 
+from tracekit import open_trace, replay
+
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHOWN = [shown for page in WRITTEN for shown in shown_outputs(page)]
 
@@ -26,6 +28,18 @@ def test_a_command_prints_what_is_shown(command: str, output: str) -> None:
     assert done.code == 0
     has_predictor = command.startswith("tracekit predict") or "predictor=" in command
     check_shown(done.out, output, exact=not has_predictor)
+
+
+def test_the_figures_of_the_first_page_are_those_of_a_replay() -> None:
+    sentence = r"LRU hits ([\d.]+) % .*? more than ([\d.]+) %, or ([\d.]+) % if it keeps"
+    (shown,) = re.findall(sentence, README, re.DOTALL)
+    trace = open_trace("bundled:tiny-moe-64e.trace")
+    (lru, kept), (_, dropped) = (
+        replay(trace, ["lru", "bound"], cache_mib=2.4, bypass=bypass).records
+        for bypass in (False, True)
+    )
+    found = [f"{100 * record['hit_rate_decode']:.1f}" for record in (lru, dropped, kept)]
+    assert list(shown) == found
 
 
 def test_the_first_command_runs() -> None:

@@ -151,8 +151,6 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An encoding without × and ≤ gets a ? instead of a traceback.
         sys.stdout.reconfigure(errors="replace")
-    # module:Class may name a class of a file in the current directory; installed modules go first.
-    sys.path.append("")
     if os.environ.get("_TRACEKIT_COMPLETE") == "complete_bash":
         completion.join_bash_words(os.environ)
     try:

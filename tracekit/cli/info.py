@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,9 @@ from tracekit.datasets import resolve
 from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
 from tracekit.trace.errors import UsageError
 
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
 # Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
     "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
@@ -34,6 +37,8 @@ _SLOTS = {
     "sorted": "in the order of the expert ids, so their rank is not known",
     "unknown": "in an order that the source does not say, so their rank is not known",
 }
+
+_PLACE = ("turn", "pass", "step", "layer", "expert")
 
 Facts = Mapping[str, Any]
 
@@ -70,6 +75,14 @@ def info(
             show_default=False,
         ),
     ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare what the engine recorded of its cache with a replay, and keep in the "
+            "trace what comes out.",
+        ),
+    ] = False,
     format: TableOrJsonOption = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -86,8 +99,10 @@ def info(
     asked = pin_list.Asked(cache_mib, cache_slots, expert_mib, model)
     from tracekit.formats import ExpertCounts
 
-    opened = open_trace_or_counts(trace, console)
+    opened = open_trace_or_counts(trace, console, anew=verify)
     if isinstance(opened, ExpertCounts):
+        if verify:
+            raise UsageError(f"{trace} holds counts and no cache to verify; leave --verify out.")
         counts, sizes = asked.sized(opened, console)
         assert isinstance(counts, ExpertCounts)
         facts = info_counts.facts_of(counts)
@@ -97,11 +112,14 @@ def info(
             document=lambda: {"schema": "tracekit.counts/1", **facts},
         )
         return
-    from tracekit.routing.residency import recorded_rates
+    from tracekit.routing.residency import recorded_rates, why_unverified
     from tracekit.trace import describe
 
     facts = describe(opened) | recorded_rates(opened)
-    lines = [*_lines(facts)]
+    if verify:
+        _keep(opened, console)
+    unverified = None if facts["agreement"] else why_unverified(opened)
+    lines = [*_lines(facts, unverified)]
     if asked.has_budget:
         facts["pinning"] = pin_list.facts_of(*asked.sized(opened, console), asked)
         lines += pin_list.lines_of(facts["pinning"])
@@ -120,7 +138,20 @@ def _table(lines: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<9} {printable(text)}" for name, text in lines)
 
 
-def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
+def _keep(trace: "Trace", console: Console) -> None:
+    """Write what came out of a comparison into the trace, where there is one to write into."""
+    from tracekit.routing.residency import why_unverified
+    from tracekit.trace.folder import keep_agreement
+
+    agreement = trace.facts.current_agreement
+    if agreement is None:
+        console.note(f"{trace.name} cannot be verified: {why_unverified(trace)}.")
+    elif trace.path is not None:
+        keep_agreement(trace.path, agreement)
+        console.note(f"Kept in {trace.path}: {agreement.compared} differ.")
+
+
+def _lines(facts: Facts, unverified: str | None) -> Iterator[tuple[str, str]]:
     whole = "complete" if facts["complete"] else "incomplete"
     ended = f", ended: {facts['ended']}" if facts["ended"] else ""
     created = f", created {facts['created']}" if facts["created"] else ""
@@ -129,6 +160,8 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
     yield "tokens", _tokens(facts)
+    if costs := _costs(facts):
+        yield "decoding", costs
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -138,6 +171,10 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{percent(facts['recorded_hit_rate_cumulative'])} % cumulative "
             f"({facts['recorded_lookups']} lookups)",
         )
+    if facts["agreement"] is not None:
+        yield "replayed", _agreement(facts["agreement"])
+    elif unverified and facts["recorded_lookups"] is not None:
+        yield "replayed", f"not compared with the recording: {unverified}"
     carried = [n for file, names in _OPTIONAL.items() for n in names if n in facts["columns"][file]]
     yield "carries", ", ".join(carried) or "-"
     if facts["slot_order"] != "ranked":
@@ -148,14 +185,26 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "digest", f"sha256 {facts['digest']}"
 
 
+def _agreement(found: Facts) -> str:
+    from tracekit.trace.agreement import Agreement
+
+    agreement = Agreement(**found)
+    text = f"{agreement.replayed}: {agreement.compared} differ from the recording"
+    first = agreement.first_mismatch
+    if first is None:
+        return text
+    place = ", ".join(f"{name} {value}" for name, value in first.items() if name in _PLACE)
+    text += f", the first at {place}: {first['recorded']} recorded, {first['replayed']} replayed"
+    return f"{text}; {agreement.likely_reason or 'no reason was found'}"
+
+
 def _tokens(facts: Facts) -> str:
     text = (
         f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
         f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}"
     )
-    decoded = facts["tokens_decode"] + facts["tokens_rejected"]
-    if decoded > facts["passes_decode"]:
-        each = decoded / facts["passes_decode"]
+    if _has_drafts(facts):
+        each = (facts["tokens_decode"] + facts["tokens_rejected"]) / facts["passes_decode"]
         text += (
             f"; {each:.2f} tokens per decode pass, "
             f"{counted(facts['tokens_rejected'], 'drafted token')} rejected"
@@ -163,6 +212,29 @@ def _tokens(facts: Facts) -> str:
     if facts["tokens_cancelled"]:
         text += f"; {counted(facts['tokens_cancelled'], 'prompt token')} cancelled"
     return text
+
+
+def _has_drafts(facts: Facts) -> bool:
+    """Say whether some decode pass had more than one token, or one that did not stay."""
+    kept, rejected, passes = (
+        facts[n] for n in ("tokens_decode", "tokens_rejected", "passes_decode")
+    )
+    return bool(rejected or kept > passes)
+
+
+def _costs(facts: Facts) -> str:
+    """Write the mean time and bytes of a decode pass, and of a kept token where that is another."""
+
+    def of(kind: str) -> str:
+        time, read = (facts[f"{name}_per_{kind}_decode"] for name in ("wall_ms", "read_bytes"))
+        parts = [] if time is None else [f"{time:,.3g} ms"]
+        return " and ".join([*parts, *([] if read is None else [f"{mib(read)} MiB read"])])
+
+    if not of("token"):
+        return ""
+    if not _has_drafts(facts):
+        return f"{of('token')} per token, on average"
+    return f"{of('pass')} per pass, {of('token')} per kept token, on average"
 
 
 def _model(model: Facts, inferred: Facts) -> str:

@@ -63,6 +63,14 @@ OutputOption = Annotated[
         "-o", "--output", metavar="FILE", help="Write the result to this file, not to stdout."
     ),
 ]
+BypassOption = Annotated[
+    bool,
+    typer.Option(
+        "--bypass",
+        help="The engine may drop at once what it has just used: it stages what it reads in a scratch "
+        "buffer that is not charged to the cache.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 QuietOption = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print no notes, warnings or progress.")

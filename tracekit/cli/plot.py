@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
@@ -10,6 +10,7 @@ from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace, open_trace_or_counts
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     JobsOption,
     OptionalTraceArgument,
@@ -31,6 +32,7 @@ OPTIONS = {
     "params": "--param",
     "predictors": "--predictor",
     "cache_bytes": "--cache-mib",
+    "bypass": "--bypass",
     "horizon": "--horizon",
     "named": "--named",
 }
@@ -81,6 +83,7 @@ def plot(
         list[str] | None,
         typer.Option(metavar="M[,M…]", help="How many experts the predictors name."),
     ] = None,
+    bypass: BypassOption = False,
     dpi: Annotated[
         int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
     ] = 150,
@@ -120,6 +123,7 @@ def plot(
         cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
         horizon=options.whole_numbers("--horizon", horizon) if horizon else None,
         named=options.whole_numbers("--named", named) if named else None,
+        bypass=bypass,
         seed=seed,
         jobs=jobs,
     )
@@ -130,15 +134,15 @@ def plot(
     data = chosen.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)
-    with written_whole(output) as work:
+    with written_whole(output) as file:
         if form in PICTURES:
             axes = chosen.draw(data)
             add_caption(axes, caption(opened))
             # A plot that was given no Axes made a whole figure for itself.
-            _save(cast("Figure", axes.figure), work, form, dpi)
+            _save(cast("Figure", axes.figure), file, form, dpi)
         else:
             records = _records(data)
-            work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
+            file.write(to_csv(records).encode() if form == "csv" else to_parquet(records))
     console.note(f"Wrote {output}.")
 
 
@@ -151,7 +155,7 @@ def _records(data: "pd.DataFrame") -> list[dict[str, Any]]:
     return records
 
 
-def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
+def _save(figure: "Figure", file: BinaryIO, form: str, dpi: int) -> None:
     from matplotlib import rc_context
 
     # Without a date, and with names that are not random, the same data give the same file.
@@ -159,7 +163,7 @@ def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
     with rc_context({"svg.hashsalt": "tracekit"}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(path, format=form, dpi=dpi, metadata=metadata)
+        figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
 
 
 def _print_kinds() -> None:

@@ -11,6 +11,7 @@ from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     FormatOption,
     JobsOption,
@@ -74,6 +75,7 @@ def replay(
             help="Compare each decode lookup with the recorded one, at the recorded budget.",
         ),
     ] = False,
+    bypass: BypassOption = False,
     static: Annotated[
         bool,
         typer.Option(
@@ -134,6 +136,7 @@ def replay(
                 params=params,
                 seed=seed,
                 jobs=jobs,
+                bypass=bypass,
                 per_layer=per_layer,
                 validate=validate,
                 flash_mib_s=flash_mib_s,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracekit.formats.counts.opening import as_trace_or_counts, open_counts
     from tracekit.formats.format import Format, register
     from tracekit.formats.in_memory import from_arrays
-    from tracekit.formats.opening import as_trace, import_any, open_any
+    from tracekit.formats.opening import as_trace, import_any, is_read_whole, open_any
     from tracekit.formats.options import ImportOptions, ModelSizes
 
 _MODULES = {
@@ -33,6 +33,7 @@ _MODULES = {
     "as_trace_or_counts": "counts.opening",
     "from_arrays": "in_memory",
     "import_any": "opening",
+    "is_read_whole": "opening",
     "open_any": "opening",
     "open_counts": "counts.opening",
     "read_bytes": "base",
@@ -50,6 +51,7 @@ __all__ = [
     "as_trace_or_counts",
     "from_arrays",
     "import_any",
+    "is_read_whole",
     "open_any",
     "open_counts",
     "read_bytes",

@@ -33,6 +33,8 @@ class Format(ABC):
         Flags of ``tracekit import`` without which it cannot be read.
     is_universal : bool
         Anybody's files may resemble it: it reads what no other format recognises.
+    is_read_whole : bool
+        It cannot be read piece by piece, so that it is in memory as a whole.
     """
 
     name: ClassVar[str]
@@ -41,6 +43,7 @@ class Format(ABC):
     lacks: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     is_universal: ClassVar[bool] = False
+    is_read_whole: ClassVar[bool] = False
 
     def sniff(self, head: bytes) -> bool:
         """Say whether a file that begins with `head` is of this format.

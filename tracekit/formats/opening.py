@@ -13,9 +13,9 @@ from tracekit.formats.counts.expert_counts import ExpertCounts
 from tracekit.formats.counts.format import no_trace
 from tracekit.formats.given import Given
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
-from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace import Trace, TraceError, UsageError, write_trace
 from tracekit.trace.build import shown
-from tracekit.trace.schema import FACTS_FILE
+from tracekit.trace.schema import FACTS_FILE, ROUTING_FILE
 
 # Imported when they are used: a .trace needs none of the readers, nor what they are made of.
 if TYPE_CHECKING:
@@ -48,7 +48,12 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
     """
     paths = _resolved(path)
     if is_trace(paths):
-        return Trace.open(paths[0], validate)
+        trace = Trace.open(paths[0], validate)
+        if options == NOTHING_SAID:
+            return trace
+        from tracekit.formats.source import sized
+
+        return sized(trace, options)
     given = Given.of(paths)
     return format_of(given).read(paths, options)
 
@@ -81,14 +86,25 @@ def import_any(
     TracekitError
         The trace cannot be written there.
     """
-    from tracekit.formats.source import write_sized, write_source
+    from tracekit.formats.source import Imported, write_source
 
     paths = _resolved(path)
     if is_trace(paths):
-        return write_sized(Trace.open(paths[0]), output, options, force, cache_bytes)
+        trace = open_any(paths, options=options)
+        if cache_bytes is not None:
+            trace.facts = trace.facts.with_budget(cache_bytes)
+        write_trace(trace, output, force)
+        names = trace.rows(ROUTING_FILE).schema.names
+        return Imported(trace.facts, trace.n_rows, set(filter(trace.has, names)), trace.warnings)
     given = Given.of(paths)
     source = format_of(given).source(given, options)
     return write_source(source, output, options, force=force, cache_bytes=cache_bytes)
+
+
+def is_read_whole(path: Paths) -> bool:
+    """Say whether `open_any` is the only way to read `path`: a trace, or a file with no chunks."""
+    paths = _resolved(path)
+    return is_trace(paths) or format_of(Given.of(paths)).is_read_whole
 
 
 def format_of(given: Given) -> "Format":

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from tracekit.formats import ExpertCounts, as_trace_or_counts
-from tracekit.plots.style import GREY
+from tracekit.plots.style import GREY, shortened
 from tracekit.trace import Trace
 
 
@@ -14,11 +14,7 @@ def caption(trace: Trace | ExpertCounts | str | Path) -> str:
     trace = as_trace_or_counts(trace)
     model = trace.model or "counts" if isinstance(trace, ExpertCounts) else trace.facts.model.name
     names = (model, Path(trace.name).absolute().name)
-    return ", ".join(_shortened(name) for name in names)
-
-
-def _shortened(name: str, most: int = 60) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return ", ".join(map(shortened, names))
 
 
 def add_caption(ax: Axes, text: str) -> None:

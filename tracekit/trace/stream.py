@@ -19,7 +19,7 @@ from tracekit.trace import checks
 from tracekit.trace.atomic import write_facts
 from tracekit.trace.chunks import PLACE, Numbered, Routings, routing_table, schema_of, steps_table
 from tracekit.trace.columns import to_numpy
-from tracekit.trace.encode import GroupWriter, group_writer, write_rows
+from tracekit.trace.encode import GroupWriter, group_writer, write_layers, write_rows
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.folder import TraceFolder
@@ -34,7 +34,6 @@ from tracekit.trace.schema import (
     STEPS_FILE,
     steps_schema,
 )
-from tracekit.trace.writer import write_layers
 
 # Chunks that wait for the encoder; beyond it `add` waits.
 MOST_WAITING = 2
@@ -183,7 +182,7 @@ class TraceStream:
 
     def _write_kept(self, path: Path) -> None:
         """Write the steps again: a pass took back steps of a chunk before its own."""
-        rows = FileRows([path])
+        rows = FileRows(path)
         columns = rows.read(["turn", "pass", "step"])
         kept = kept_steps(*(to_numpy(columns[name]) for name in columns.column_names))
         write_rows(path, rows.schema, WithColumn(rows, rows.schema.field("kept"), kept))
