@@ -302,7 +302,7 @@ def test_sglang_says_where_its_rows_begin(opened):
 @pytest.mark.parametrize("answer", [vllm, vllm_lists, sglang, server_files.megatron])
 def test_a_large_model_and_many_requests(answer, tmp_path):
     n_layer, layers = 60, [*range(3, 60)]
-    requests = [chosen(40 + 7 * n, len(layers), 256, 8) for n in range(50)]
+    requests = [chosen(30 + 2 * n, len(layers), 256, 8) for n in range(50)]
     of_all = answer in (vllm, sglang)
     axis = [all_layers(each, layers, n_layer) if of_all else each for each in requests]
     path = tmp_path / "answers.jsonl"

@@ -168,6 +168,8 @@ _WORDS = {
     "expert_bytes": "how large an expert is",
     "passes": "its passes",
     "phases": "what is prompt",
+    "layers": "which layers these are",
+    "turns": "which tokens are of one request",
 }
 
 

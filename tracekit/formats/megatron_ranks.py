@@ -231,7 +231,8 @@ class Ranks:
 
     def _passes(self, block: Block) -> Step:
         """Put the records into the order of their passes, and their tokens one after the other."""
-        stage = np.array([self._first_layer[rank] for rank in block.rank.tolist()])
+        ranks, of_record = np.unique(block.rank, return_inverse=True)
+        stage = np.array([self._first_layer[rank] for rank in ranks.tolist()])[of_record]
         order = np.lexsort((block.layer, block.rank, block.forward, block.step))
         block, stage = block.ordered(order), stage[order]
         begins = np.append(True, (np.diff(block.step) != 0) | (np.diff(block.forward) != 0))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from tracekit.formats.archives import damaged
@@ -278,7 +279,8 @@ class Records:
         offsets, sizes, widths = places
         forward = np.zeros_like(step)
         block = Block(rank, step, layer, n_tokens, forward, offsets, sizes, widths, experts)
-        blocks = np.array([each in (None, _BLOCK) for each in table["block"].to_pylist()], np.bool_)
+        of_decoder = pc.equal(table["block"].combine_chunks(), _BLOCK).fill_null(True)
+        blocks = of_decoder.to_numpy(zero_copy_only=False)
         self.n_left_out += int(np.count_nonzero(~blocks))
         kept = blocks & busy
         return block if kept.all() else block.ordered(np.flatnonzero(kept))
