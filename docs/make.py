@@ -20,7 +20,7 @@ from tracekit.cli.app import app
 from tracekit.cli.plot import OPTIONS
 from tracekit.cli.policies import FLAGS, kind_of
 from tracekit.figures import Figure, columns_of
-from tracekit.formats import FORMATS
+from tracekit.formats import COUNTS, FORMATS
 from tracekit.plots.kinds import KINDS
 from tracekit.policies import POLICIES
 from tracekit.predictors import PREDICTORS, LearnedPredictor
@@ -282,6 +282,12 @@ def formats() -> str:
         "Several files of one run, or a folder of them, are one trace: `tracekit import A B C`. A "
         "format that needs flags is read by `import` alone.",
         table(("format", "what", "told by", "lacks", "needs"), rows),
+        f"## Sizes from the model\n\n{forms.MODEL}",
+        f"## Counts\n\n{forms.COUNTS}",
+        table(
+            ("format", "what", "told by"),
+            ((f"`{cls.name}`", cls.summary, cls.told_by) for cls in COUNTS),
+        ),
         f"## Forms to write\n\n{forms.INTRODUCTION}",
         f"### npz, npy\n\n{forms.NPZ}\n\nA `.npy` file holds `experts` alone. `--axes "
         "layers,tokens,k` says another order of the axes.",

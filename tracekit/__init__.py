@@ -16,7 +16,7 @@ from tracekit.display import draw_with
 if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
-    from tracekit.formats import from_arrays
+    from tracekit.formats import from_arrays, open_counts
     from tracekit.formats import open_any as open_trace
     from tracekit.replaying import replay
     from tracekit.scoring import predict
@@ -29,6 +29,7 @@ _PUBLIC = {
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
     "from_arrays": ("tracekit.formats", "from_arrays"),
+    "open_counts": ("tracekit.formats", "open_counts"),
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
     "record": ("tracekit.engine", "record"),
@@ -51,6 +52,7 @@ __all__ = [
     "analysis",
     "engine",
     "from_arrays",
+    "open_counts",
     "open_trace",
     "plots",
     "predict",
