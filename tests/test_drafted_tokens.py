@@ -141,7 +141,8 @@ def test_a_picture_of_bytes_is_of_passes(trace):
     )
 
 
-def test_gains_are_of_the_lookups_of_passes(trace):
+def test_gains_are_of_the_lookups_of_passes():
+    trace = drafted(1200)
     frame = analysis.hit_rate_gains(trace, ["ring", "lfu"], cache_bytes=BUDGET)
     rows = replay(trace, ["ring", "lfu"], cache_bytes=BUDGET).rows
     assert frame["hit_rate_decode"].tolist() == [row.hit_rate_decode for row in rows]
