@@ -116,13 +116,16 @@ def gains_over(
 ) -> list[Gain]:
     """Return the rows of `hit_rate_gains`."""
     trace = as_trace(trace)
-    turns = DecodedTurns.of(trace)
-    units = Units.of(turns.turn, turns.tokens)
+    DecodedTurns.of(trace)  # says what to do if nothing was decoded
     batches = build_batches(trace, bypass=bypass)
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
     decode = batches.phase == DECODE
-    unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
+    # Drafted tokens that one pass verifies have their lookups together: what is drawn are passes.
+    n_layers = len(batches.expert_bytes)
+    turns, n_passes = np.unique(batches.turn[decode][::n_layers], return_counts=True)
+    units = Units.of(turns, n_passes)
+    unit = np.repeat(units.of_tokens(n_passes), n_layers)
 
     def by_unit(per_batch: np.ndarray) -> np.ndarray:
         sums = np.bincount(unit, per_batch[decode], len(units))
