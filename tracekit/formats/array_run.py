@@ -237,7 +237,10 @@ class ArrayRun:
         return order
 
     def _sizes(self, layers: LayerAxis) -> list[dict[str, int]]:
-        """Return the sizes of experts: one for all, one a layer of the axis or of the model."""
+        """Return the sizes of experts: one for all, one a layer of the axis or of the model.
+
+        0 or less: that of the layer is not known.
+        """
         if not self._has("expert_bytes"):
             return []
         sizes = self._integers("expert_bytes")
@@ -253,7 +256,7 @@ class ArrayRun:
                 "are; give one for each."
             )
         pairs = zip(layers.numbers.tolist(), found.tolist(), strict=True)
-        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs]
+        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs if size > 0]
 
     # ---- blocks ----------------------------------------------------------------------------
 
