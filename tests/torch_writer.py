@@ -95,7 +95,6 @@ class Saver:
         write = self.out.write
         array = np.ascontiguousarray(tensor.array)
         kind = "BFloat16Storage" if tensor.bf16 else STORAGES.get(array.dtype.name)
-        item = 2 if tensor.bf16 else array.itemsize
         if tensor.bf16:
             array_bytes = (array.astype(np.float32).view(np.uint32) >> 16).astype(
                 f"{self._order}u2"
@@ -124,7 +123,6 @@ class Saver:
         if untyped:
             self.name("torch", array.dtype.name)
         write(b"tR")
-        assert item
 
 
 def saved_by_torch(value: object, big: bool = False, top: str = "archive") -> bytes:

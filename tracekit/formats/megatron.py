@@ -71,13 +71,13 @@ class _Run:
     def chunks(self) -> Iterator[Routings]:
         with ExitStack() as stack:
             files = self._sidecars(stack)
-            ranks_slots = True
+            all_ranked = True
             for block in self._ranks.blocks():
                 for part in block.parts(_MOST_BYTES):
                     chunk = self._routings(part, files)
-                    ranks_slots &= chunk.logits is not None and not np.isnan(chunk.logits).any()
+                    all_ranked &= chunk.logits is not None and not np.isnan(chunk.logits).any()
                     yield chunk
-        if ranks_slots:
+        if all_ranked:
             self._source.slot_order = "ranked"
 
     def _sidecars(self, stack: ExitStack) -> dict[tuple[int, int], Sidecar]:

@@ -104,7 +104,7 @@ def _npy(place: str, text: str) -> np.ndarray:
             f"{place}: {EXPERTS} is an array of {array.dtype} with the shape {array.shape}, where "
             "whole numbers [tokens, layers, k] are due; copy or record it again."
         )
-    if not len(array.shape) or array.shape[0] == 0:
+    if array.shape[0] == 0:
         return np.empty(array.shape, array.dtype)
     return next(array.blocks(0, [array.shape[0]]))
 
