@@ -41,6 +41,10 @@ class ExpertCacheLog(Format):
         first, second = lines
         return first[0] == second[0] >= 0 <= first[1] < second[1] and all(map(_is_call, lines))
 
+    def recognises(self, given: Given) -> bool:
+        """Say whether every file begins so; a line may have all experts of a layer."""
+        return bool(given.files) and all(self.sniff(file.first_lines) for file in given.files)
+
     def source(self, given: Given, options: ImportOptions) -> Source:
         """Read the files; each begins with a new turn."""
         return one_after_another(given.name, [_source(file) for file in given.files])
