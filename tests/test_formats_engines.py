@@ -201,3 +201,11 @@ def test_an_option_is_checked_against_the_log(write):
     path = write(engine_files.colibri(run_of(EXPERTS, [([3], 4)], (0, 1), 8)))
     with pytest.raises(TraceError, match="2 experts a routing, not the top_k = 3"):
         open_any(path, options=ImportOptions(top_k=3))
+
+
+def test_lines_with_all_experts_of_a_layer_are_recognised(write):
+    experts = " ".join(map(str, range(1000)))
+    lines = [f"0 {layer} 700 {experts}\n" for layer in (0, 1)]
+    lines += [f"1 {layer} 1 7 3\n" for layer in (0, 1)]
+    trace = open_any(write("".join(lines).encode()))
+    assert routings_of(trace) == [(0, 0, True, 700, layer, (7, 3)) for layer in (0, 1)]

@@ -41,6 +41,10 @@ class ExpertCacheLog(Format):
         first, second = lines
         return first[0] == second[0] >= 0 <= first[1] < second[1] and all(map(_is_call, lines))
 
+    def recognises(self, given: Given) -> bool:
+        """Say whether every file begins so; a line may have all experts of a layer."""
+        return bool(given.files) and all(self.sniff(file.first_lines) for file in given.files)
+
     def source(self, given: Given, options: ImportOptions) -> Source:
         """Read the files; each begins with a new turn."""
         return one_after_another(given.name, [_source(file) for file in given.files])
@@ -87,22 +91,32 @@ class _Calls:
         n_rows = 0
         for piece in self._starts.pieces(self._source):
             lines = [line for line in piece.splitlines() if line.strip()]
-            parts = [line.split(None, _PLACES) for line in lines]
             number = np.arange(n_rows, n_rows + len(lines))
             n_rows += len(lines)
-            starts = b"\n".join(b" ".join(each[:_PLACES]) for each in parts)
-            passes, layer, n_tokens = self._starts.columns(starts, number)
-            wrong = np.array([len(each) <= _PLACES for each in parts]) | (n_tokens < 1)
-            if wrong.any():
-                where = self.place(int(number[wrong.argmax()]))
-                raise TraceError(f"{where}: it names no experts; repair the line or record again.")
-            is_single = n_tokens == 1
+            starts = np.ones((_PLACES, len(lines)), np.int32)
             experts = np.full((len(lines), singles.width - _PLACES), -1, np.int32)
+            is_single = np.array([line.split(None, _PLACES)[2:3] == [b"1"] for line in lines])
             if is_single.any():
                 text = b"\n".join(lines[at] for at in np.flatnonzero(is_single).tolist())
                 columns = singles.columns(text, number[is_single])
+                starts[:, is_single] = columns[:_PLACES]
                 experts[is_single] = np.stack(columns[_PLACES:], axis=1)
+            if not is_single.all():
+                others = [lines[at] for at in np.flatnonzero(~is_single).tolist()]
+                starts[:, ~is_single] = self._others(others, number[~is_single])
+            passes, layer, n_tokens = starts
             yield Computed(layer, experts, passes, number, n_tokens=n_tokens)
+
+    def _others(self, lines: list[bytes], number: np.ndarray) -> list[np.ndarray]:
+        """Return pass, layer and tokens of calls of several tokens."""
+        parts = [line.split(None, _PLACES) for line in lines]
+        text = b"\n".join(b" ".join(each[:_PLACES]) for each in parts)
+        columns = self._starts.columns(text, number)
+        wrong = np.array([len(each) <= _PLACES for each in parts]) | (columns[2] < 1)
+        if wrong.any():
+            where = self.place(int(number[wrong.argmax()]))
+            raise TraceError(f"{where}: it names no experts; repair the line or record again.")
+        return columns
 
     def _width(self) -> int:
         """Return how many numbers a line of one token has."""

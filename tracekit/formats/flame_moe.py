@@ -90,6 +90,11 @@ def _chunks(given: Given, files: list[tuple[int, File]], chunk: int) -> Iterator
 
 def _list(given: Given, lists: pa.Array, n: int) -> np.ndarray:
     """Return lists of one length as an array [n, k]."""
+    kind = lists.type
+    if not (pa.types.is_list(kind) and pa.types.is_primitive(kind.value_type)):
+        raise TraceError(
+            f"{given.name} holds {kind} where lists of numbers are due; copy it again."
+        )
     flat = lists.flatten()
     if flat.null_count or lists.null_count or len(lists) != n or len(flat) % max(n, 1):
         raise TraceError(f"{given.name}: its lists are not all of one length; copy it again.")

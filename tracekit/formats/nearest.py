@@ -78,5 +78,5 @@ def _lacking(kind: str, what: str, columns: Sequence[str]) -> str | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = [name[:30] for name in names[:_NAMED]]
+    shown = [name[:30] if name.isprintable() else repr(name[:30]) for name in names[:_NAMED]]
     return ", ".join([*shown, "…"] if len(names) > _NAMED else shown)
