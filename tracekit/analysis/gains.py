@@ -15,6 +15,7 @@ from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, simulate
 from tracekit.replaying.budgets import budgets_in_bytes
 from tracekit.replaying.reads import reads_of
+from tracekit.routing.cut import cut_pass, whole_decode_rows
 from tracekit.routing.turns import DecodedTurns
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
@@ -114,8 +115,11 @@ def gains_over(
     batches = build_batches(trace)
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
-    decode = batches.phase == DECODE
-    unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
+    decode = (batches.phase == DECODE) & (batches.pass_id != cut_pass(trace))
+    # A pass that verifies drafted tokens belongs to the unit of its first one.
+    passes = trace.routing(["pass"])["pass"][whole_decode_rows(trace)]
+    first_token = np.unique(passes, return_index=True)[1] // len(batches.expert_bytes)
+    unit = np.repeat(units.of_tokens(turns.tokens)[first_token], len(batches.expert_bytes))
 
     def by_unit(per_batch: np.ndarray) -> np.ndarray:
         sums = np.bincount(unit, per_batch[decode], len(units))

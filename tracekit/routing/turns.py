@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.routing.cut import whole_decode_rows
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
-from tracekit.trace.schema import DECODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +33,7 @@ class DecodedTurns:
         MissingDataError
             No turn decoded a token.
         """
-        rows = trace.routing(["turn", "phase"])
-        decode = rows["turn"][rows["phase"] == DECODE]
+        decode = trace.routing(["turn"])["turn"][whole_decode_rows(trace)]
         turn, n_rows = np.unique(decode, return_counts=True)
         if not len(turn):
             raise MissingDataError(
