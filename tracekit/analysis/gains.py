@@ -15,6 +15,7 @@ from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, simulate
 from tracekit.replaying.budgets import budgets_in_bytes
 from tracekit.replaying.reads import reads_of
+from tracekit.routing.cut import cut_pass
 from tracekit.routing.turns import DecodedTurns
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
@@ -120,7 +121,7 @@ def gains_over(
     batches = build_batches(trace, bypass=bypass)
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
-    decode = batches.phase == DECODE
+    decode = (batches.phase == DECODE) & (batches.pass_id != cut_pass(trace))
     # Drafted tokens that one pass verifies have their lookups together: what is drawn are passes.
     n_layers = len(batches.expert_bytes)
     turns, n_passes = np.unique(batches.turn[decode][::n_layers], return_counts=True)
