@@ -18,6 +18,7 @@ from trace_format import files_of_a_trace, trace_json
 from tracekit.cli.app import app
 from tracekit.cli.plot import OPTIONS
 from tracekit.cli.policies import FLAGS, kind_of
+from tracekit.exports import EXPORTS
 from tracekit.figures import Figure, columns_of
 from tracekit.formats import FORMATS
 from tracekit.plots.kinds import KINDS
@@ -268,12 +269,27 @@ def result_columns() -> str:
 def formats() -> str:
     """Return the page about the formats that can be read, and the trace format."""
     rows = [(f"`{cls.name}`", cls.summary, first_sentence(cls)) for cls in FORMATS]
+    written = [
+        (
+            f"`{cls.name}`",
+            ", ".join(f"`{ending}`" for ending in cls.endings) or "-",
+            cls.summary,
+            first_sentence(cls),
+            ", ".join(cls.lacks()),
+        )
+        for cls in EXPORTS
+    ]
     return page(
         "Formats",
         "## Files of other tools\n\nEvery command that takes a TRACE reads these files directly, and "
         "`tracekit import FILE -o NAME.trace` turns one into a trace. The format is recognised by "
         "the content, not by the name; a file may be compressed with gzip.",
         table(("format", "what", "read by"), rows),
+        "### Files to write\n\n`tracekit export TRACE -o FILE` writes these; the end of the name says "
+        "which, or `--format`. csv, parquet and npz are imported again and replay to the same "
+        "figures; the files of libCacheSim are not read back "
+        "([how its figures differ](accounting.md#beside-libcachesim)).",
+        table(("format", "name ends in", "what", "written as", "leaves out"), written),
         "## The trace format\n\nA trace is a directory `NAME.trace` that is complete in itself. Any "
         "Parquet reader opens its tables.",
         *(

@@ -16,6 +16,7 @@ from tracekit.display import draw_with
 if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
+    from tracekit.exports import export
     from tracekit.formats import open_any as open_trace
     from tracekit.replaying import replay
     from tracekit.scoring import predict
@@ -27,6 +28,7 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "export": ("tracekit.exports", "export"),
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
     "record": ("tracekit.engine", "record"),
@@ -48,6 +50,7 @@ __all__ = [
     "TracekitError",
     "analysis",
     "engine",
+    "export",
     "open_trace",
     "plots",
     "predict",

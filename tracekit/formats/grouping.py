@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.formats.names import OF_SLOTS
 from tracekit.trace import TraceError
 
 LineOf = Callable[[int], str]
@@ -33,6 +34,10 @@ class Rows:
     phase : uint8 [n] or None
     passes : int64 [n] or None
     token_id : int64 [n] or None
+    residency, dropped : uint8, of the shape of `experts`, or None
+    kept : uint8 [n] or None
+    expert_bytes : int64 [n] or None
+        Of the row's layer; -1: unknown.
     """
 
     layer: np.ndarray
@@ -45,6 +50,10 @@ class Rows:
     phase: np.ndarray | None = None
     passes: np.ndarray | None = None
     token_id: np.ndarray | None = None
+    residency: np.ndarray | None = None
+    dropped: np.ndarray | None = None
+    kept: np.ndarray | None = None
+    expert_bytes: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -79,6 +88,8 @@ class Grouped:
     weights : float32 [n, k] or None
     phase : uint8 [n] or None
     token_id : int64 [n] or None
+    residency, dropped : uint8 [n, k] or None
+    kept : uint8 [n] or None
     slots_follow : bool
         Whether the further slots stand in the rows that follow.
     cut : str or None
@@ -94,6 +105,9 @@ class Grouped:
     weights: np.ndarray | None
     phase: np.ndarray | None
     token_id: np.ndarray | None
+    residency: np.ndarray | None
+    dropped: np.ndarray | None
+    kept: np.ndarray | None
     slots_follow: bool = False
     cut: str | None = None
 
@@ -177,16 +191,15 @@ def grouped(
 
 def _every(rows: Rows, labels: np.ndarray, taken: np.ndarray | slice, k: int) -> Grouped:
     """Return routings: the rows `taken` where each has a list, else k rows each in that order."""
-    lists = [rows.experts, rows.weights]
+    given = rows.columns()
+    lists = {name: given[name] for name in OF_SLOTS if name in given}
     first = taken
     if rows.experts.ndim == 1:
         if isinstance(taken, slice):
-            lists = [None if each is None else each.reshape(-1, k) for each in lists]
+            lists = {name: each.reshape(-1, k) for name, each in lists.items()}
         else:
-            lists = [None if each is None else each[taken].reshape(-1, k) for each in lists]
+            lists = {name: each[taken].reshape(-1, k) for name, each in lists.items()}
             first = taken[::k]
-    experts, weights = lists
-    assert experts is not None
     assert rows.turn is not None
     return Grouped(
         turn=rows.turn[first],
@@ -194,10 +207,13 @@ def _every(rows: Rows, labels: np.ndarray, taken: np.ndarray | slice, k: int) ->
         token=rows.token[first],
         layer=rows.layer[first],
         number=rows.number[first],
-        experts=experts,
-        weights=weights,
+        experts=lists["experts"],
+        weights=lists.get("weights"),
         phase=None if rows.phase is None else rows.phase[first],
         token_id=None if rows.token_id is None else rows.token_id[first],
+        residency=lists.get("residency"),
+        dropped=lists.get("dropped"),
+        kept=None if rows.kept is None else rows.kept[first],
         slots_follow=rows.experts.ndim == 1 and isinstance(taken, slice),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.formats.arrays import NPY_MAGIC, SUFFIX, DiskArray, Npz, npy
 from tracekit.formats.format import Format, register
 from tracekit.formats.given import File, Given
-from tracekit.formats.names import ALIASES, named
+from tracekit.formats.names import ALIASES, OF_SLOTS, named
 from tracekit.formats.options import AXES, ImportOptions
 from tracekit.formats.source import Source, one_after_another
 from tracekit.formats.tokens import (
@@ -31,6 +31,7 @@ from tracekit.trace.chunks import Routings
 from tracekit.trace.facts import SLOT_ORDERS
 from tracekit.trace.schema import DECODE
 
+UNKNOWN = -1
 # Values of a block, over all its arrays.
 BLOCK_VALUES = 4 << 20
 NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
@@ -143,7 +144,7 @@ class _Arrays:
 
     def _integers(self, key: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
         values = self._whole(key, shape)
-        if values.dtype.kind not in "iu":
+        if values.dtype.kind not in "iub":
             raise TraceError(
                 f"{self._name}: {key} holds {values.dtype} values and no whole numbers; write them "
                 "as integers."
@@ -163,12 +164,13 @@ class _Arrays:
         shape = (self._n_tokens,)
         columns = {
             name: self._integers(self._of[name], shape)
-            for name in ("prompt", "token", "pass", "phase", "token_id")
+            for name in ("prompt", "token", "pass", "phase", "token_id", "kept")
             if name in self._of
         }
         lengths = self._lengths(columns)
         prompts, inferred = self._prompts(lengths)
         tokens = of_requests(lengths, prompts, self._options.chunk, token=columns.get("token_id"))
+        tokens = replace(tokens, kept=columns.get("kept"))
         if "token" in columns:
             tokens = replace(tokens, step=columns["token"])
         if "pass" in columns:
@@ -266,7 +268,7 @@ class _Arrays:
                 "are; give one for each."
             )
         pairs = zip(layers.numbers.tolist(), found.tolist(), strict=True)
-        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs]
+        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs if size != UNKNOWN]
 
     # ---- blocks ----------------------------------------------------------------------------
 
@@ -287,14 +289,14 @@ class _Arrays:
     def _beside(self) -> dict[str, DiskArray]:
         """Return the arrays beside the experts that have values for each token and layer."""
         assert self._npz is not None
-        keys = {"weights": self._of.found.get("weights"), "logits": "logits"}
+        keys = {name: self._of.found.get(name) for name in OF_SLOTS if name != "experts"}
         found = {}
-        for name, key in (keys | {"gate_input": "gate_input"}).items():
+        for name, key in (keys | {"logits": "logits", "gate_input": "gate_input"}).items():
             if key is None or key not in self._npz:
                 continue
             array = found[name] = self._npz[key]
             wanted = list(self._experts.shape)
-            if name != "weights" and len(array.shape) == len(AXES):
+            if name not in OF_SLOTS and len(array.shape) == len(AXES):
                 wanted[self._axis["k"]] = array.shape[self._axis["k"]]
             if list(array.shape) != wanted or array.dtype.kind not in "fiu":
                 raise TraceError(

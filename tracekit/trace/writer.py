@@ -303,7 +303,7 @@ class TraceWriter:
             rows: Rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
             whole: Rows | WithColumn = rows
             if file == STEPS_FILE:
-                whole = WithColumn(rows, schema.field("kept"), _kept(rows))
+                whole = WithColumn(rows, schema.field("kept"), kept_of(rows))
             filled = self._parts.filled_columns.__contains__
             write_rows(folder / file, _without_empty_lists(schema, filled), whole)
         if not (folder / LAYERS_FILE).exists():
@@ -315,7 +315,7 @@ class TraceWriter:
                 path.unlink()
 
 
-def _kept(steps: Rows) -> np.ndarray:
+def kept_of(steps: Rows) -> np.ndarray:
     """Return which steps stayed: a later pass may have taken back what was written as kept."""
     columns = steps.read(["turn", "pass", "step", "kept"])
     turn, passes, step, kept = (
