@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracekit.engine import Session, record
     from tracekit.exports import export
     from tracekit.formats import open_any as open_trace
+    from tracekit.hooks import record_transformers, recording
     from tracekit.replaying import replay
     from tracekit.scoring import predict
     from tracekit.studies import sweep
@@ -32,6 +33,8 @@ _PUBLIC = {
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
     "record": ("tracekit.engine", "record"),
+    "record_transformers": ("tracekit.hooks", "record_transformers"),
+    "recording": ("tracekit.hooks", "recording"),
     "replay": ("tracekit.replaying", "replay"),
     "sweep": ("tracekit.studies", "sweep"),
     "synthesize": ("tracekit.trace", "synthesize"),
@@ -55,6 +58,8 @@ __all__ = [
     "plots",
     "predict",
     "record",
+    "record_transformers",
+    "recording",
     "replay",
     "sweep",
     "synthesize",

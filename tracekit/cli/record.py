@@ -13,6 +13,7 @@ import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.cli.record_transformers import BACKENDS, check_backend, record_folder
 from tracekit.figures import MIB, counted, percent
 from tracekit.trace.errors import TracekitError, UsageError
 
@@ -28,10 +29,19 @@ def record(
         Path | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A GGUF file, or the first file of a split model. Default: the bundled model.",
+            help="A GGUF file, or the first file of a split model; with --backend transformers, "
+            "a model's folder. Default: the bundled model.",
             show_default=False,
         ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            metavar="|".join(BACKENDS),
+            help="What runs the model. transformers needs: pip install 'tracekit[hf]'.",
+        ),
+    ] = BACKENDS[0],
     prompt: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,6 +148,37 @@ def record(
     Without --stream all experts are in memory; with it they are read from the file when the
     router asks for them. The model runs on the CPU, without flash attention.
     """
+    console = Console(quiet, verbose)
+    others = {
+        "--stream": stream,
+        "--cache-mib": cache_mib,
+        "--io-threads": io_threads,
+        "--direct-io": direct_io,
+        "--chunk": chunk,
+        "--ctx": ctx,
+        "--n-expert-used": n_expert_used,
+    }
+    if check_backend(backend, model, others):
+        assert model is not None
+        record_folder(
+            console,
+            model,
+            _prompts(prompt or [], prompt_file, prompts, model),
+            output,
+            threads=threads,
+            is_printed=text,
+            n_decode=n_decode,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            ignore_eos=ignore_eos,
+            chat=chat,
+            logits=not no_logits,
+            gate_inputs=not no_gate_inputs,
+            gate_dtype=gate_dtype,
+            force=force,
+        )
+        return
     with ending_at_once():
         from tracekit.datasets import model_path
         from tracekit.engine import Capture, Generation, Options, Sampling, load
@@ -148,7 +189,6 @@ def record(
 
         binding.load()
 
-    console = Console(quiet, verbose)
     options = Options(
         threads=threads,
         n_expert_used=n_expert_used,
@@ -163,10 +203,7 @@ def record(
         chat=chat,
         n_ctx=ctx,
     )
-    turns = _prompts(prompt or [], prompt_file, prompts)
-    if not turns:
-        hint = f"{model} was taken for the model. " if model and not model.exists() else ""
-        raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
+    turns = _prompts(prompt or [], prompt_file, prompts, model)
     printer = _TextPrinter(console) if text else None
     progress = _Progress(ProgressLine(shown=False) if text else console.progress_line())
     try:
@@ -224,8 +261,12 @@ def _streaming(
     return Streaming(round(size * MIB), lanes, direct_io)
 
 
-def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
-    from tracekit.engine import Prompt
+def _prompts(
+    texts: list[str], file: Path | None, jsonl: Path | None, model: Path | None
+) -> "list[Prompt]":
+    from tracekit.engine import Prompt, load
+
+    load()  # finds tracekit_engine in a checkout that is not installed
     from tracekit_engine.prompts import from_file, from_jsonl
 
     if str(file) == str(jsonl) == "-":
@@ -235,6 +276,9 @@ def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[P
         turns.append(from_file(file))
     if jsonl is not None:
         turns += from_jsonl(jsonl)
+    if not turns:
+        hint = f"{model} was taken for the model. " if model and not model.exists() else ""
+        raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
     return turns
 
 
