@@ -149,7 +149,7 @@ class Hooks:
         forward.n_sequences, forward.n_tokens = (int(n) for n in given.shape[:2])
         forward.tokens = None if ids is None else ids.detach().cpu().numpy()
         caches = [kwargs[name] for name in CACHES if kwargs.get(name) is not None]
-        forward.past = int(caches[0].get_seq_length()) if caches else 0
+        forward.past = _length(caches[0]) if caches else 0
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         forward.mask = self._mask(mask, forward)
 
@@ -210,6 +210,14 @@ class Hooks:
         if forward is not None and len(forward.routed) == self._n_layers:
             forward.wall_ms = 1000 * (time.perf_counter() - forward.start_s)
             self._give(forward)
+
+
+def _length(cache: Any) -> int | None:
+    """Return the tokens in a cache; None if it cannot say, as one of linear attention only."""
+    try:
+        return int(cache.get_seq_length())
+    except (AttributeError, ValueError):
+        return None
 
 
 def _array(tensor: Any) -> np.ndarray:

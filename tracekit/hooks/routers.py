@@ -99,7 +99,7 @@ def _router(name: str, block: Any, module: Any, experts: Any) -> Router:
             f"The router {name} is in no numbered layer, so its place in the model is not known; "
             "such a model is not recorded."
         )
-    matrices = [value for _, value in module.named_parameters() if value.dim() == 2]
+    matrices = [v for n, v in module.named_parameters() if v.dim() == 2 and not n.endswith("bias")]
     matrix = matrices[0] if len(matrices) == 1 else None
     if matrix is None:
         raise TracekitError(
