@@ -25,11 +25,6 @@ def prose(cls: type[Any]) -> str:
     return re.sub(r" ?::$", "", text, flags=re.MULTILINE)
 
 
-def first_sentence(cls: type[Any]) -> str:
-    """Return the first line of the docstring of `cls`."""
-    return _docstring(cls).partition("\n")[0]
-
-
 def meanings(cls: type[Any]) -> dict[str, str]:
     """Return what each field of the dataclass `cls` means, by its docstring.
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args
 
-from docstrings import first_sentence, meanings, prose
+import forms
+from docstrings import meanings, prose
 from trace_format import files_of_a_trace, trace_json
 
 from tracekit.cli.app import app
@@ -32,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 _IN_SHARES = (
     "Each MoE layer keeps to an equal share of the budget, so all layers together may overrun it."
 )
+_NO_BYPASS = "With `--bypass` it is left out: it has no meaning there."
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"
 
 _IN_WORDS = {
@@ -118,6 +120,7 @@ def policies() -> str:
                     f"*{kind_of({flag: getattr(cls, flag) for flag in FLAGS})}* · {cls.summary}",
                     prose(cls),
                     _IN_SHARES if cls.in_shares else "",
+                    "" if cls.can_bypass else _NO_BYPASS,
                     parameters(cls.Params),
                     columns(cls.counters, "counter"),
                 ),
@@ -268,13 +271,15 @@ def result_columns() -> str:
 
 def formats() -> str:
     """Return the page about the formats that can be read, and the trace format."""
-    rows = [(f"`{cls.name}`", cls.summary, first_sentence(cls)) for cls in FORMATS]
+    rows = [
+        (f"`{cls.name}`", cls.summary, cls.told_by, cls.lacks or "-", " ".join(cls.needs) or "-")
+        for cls in FORMATS
+    ]
     written = [
         (
             f"`{cls.name}`",
             ", ".join(f"`{ending}`" for ending in cls.endings) or "-",
             cls.summary,
-            first_sentence(cls),
             ", ".join(cls.lacks()),
         )
         for cls in EXPORTS
@@ -282,14 +287,26 @@ def formats() -> str:
     return page(
         "Formats",
         "## Files of other tools\n\nEvery command that takes a TRACE reads these files directly, and "
-        "`tracekit import FILE -o NAME.trace` turns one into a trace. The format is recognised by "
-        "the content, not by the name; a file may be compressed with gzip.",
-        table(("format", "what", "read by"), rows),
-        "### Files to write\n\n`tracekit export TRACE -o FILE` writes these; the end of the name says "
+        "`tracekit import FILE -o NAME.trace` turns one into a trace, in bounded memory. The format "
+        "is recognised by what is in a file, not by its name; a file may be compressed with gzip. "
+        "Several files of one run, or a folder of them, are one trace: `tracekit import A B C`. A "
+        "format that needs flags is read by `import` alone.",
+        table(("format", "what", "told by", "lacks", "needs"), rows),
+        f"## Forms to write\n\n{forms.INTRODUCTION}",
+        f"### npz, npy\n\n{forms.NPZ}\n\nA `.npy` file holds `experts` alone. `--axes "
+        "layers,tokens,k` says another order of the axes.",
+        table(("array", "other names", "meaning"), forms.arrays()),
+        f"### CSV\n\nA row for each selected expert.\n\n{forms.CSV}",
+        table(("column", "other names", "meaning"), forms.columns()),
+        f"### Parquet\n\nThe same columns; `experts` and `weights` may be lists.\n\n{forms.PARQUET}",
+        f"### JSON lines\n\nThe same names as keys, an object a line.\n\n{forms.JSONL}",
+        f"### layer,expert\n\n{forms.GRAPH}",
+        f"### In memory\n\nNo file is needed for arrays or a DataFrame.\n\n{forms.MEMORY}",
+        "## Files to write\n\n`tracekit export TRACE -o FILE` writes these; the end of the name says "
         "which, or `--format`. csv, parquet and npz are imported again and replay to the same "
         "figures; the files of libCacheSim are not read back "
         "([how its figures differ](accounting.md#beside-libcachesim)).",
-        table(("format", "name ends in", "what", "written as", "leaves out"), written),
+        table(("format", "name ends in", "what", "leaves out"), written),
         "## The trace format\n\nA trace is a directory `NAME.trace` that is complete in itself. Any "
         "Parquet reader opens its tables.",
         *(

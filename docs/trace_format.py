@@ -11,6 +11,7 @@ from typing import Any, get_args, get_origin
 
 import pyarrow as pa
 
+from tracekit.trace.agreement import Agreement
 from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
 from tracekit.trace.schema import layers_schema, routing_schema, steps_schema
 
@@ -22,7 +23,7 @@ PLACE = {
     "layer": "the model's own number of the layer, from 0",
 }
 ROUTING = {
-    "experts": "the selected experts in slot order: the heaviest first",
+    "experts": "the selected experts in slot order: the heaviest first, if `slot_order` is ranked",
     "weights": "final routing weight of each of them; a null element is unknown",
     "residency": "what the engine's cache did: 0 miss, 1 hit, 2 prefetched",
     "dropped": "1: the engine left this expert out",
@@ -83,10 +84,24 @@ FACTS = {
     "sampling": "temperature and other settings of the sampling",
     "seed": "seed of the sampling",
     "command": "the command line of the recording",
-    "notes": "everything else that was worth keeping",
+    "notes": "everything else that was worth keeping; `begins_late` says why a turn does not begin "
+    "at step 0",
     "slot_order": "order of the slots of a routing: ranked (heaviest first), sorted (by expert id) "
     "or unknown",
     "inferred": "what the source did not say, and how it was inferred",
+    "agreement": "whether a replay gives what the engine recorded, below; null: nobody has compared",
+}
+AGREEMENT = {
+    "policy": "the policy that was replayed",
+    "budget_bytes": "the recorded budget; of another one the agreement no longer counts",
+    "n_lookups": "lookups whose residency is recorded",
+    "n_mismatched": "those that the replay answers otherwise",
+    "n_passes": "passes of which the engine counted lookups, hits or bytes",
+    "n_passes_mismatched": "those where the replay counts otherwise",
+    "hits_recorded": "hits among what was compared, as recorded",
+    "hits_replayed": "the same, as replayed",
+    "first_mismatch": "where they differ first, and what was recorded and replayed there",
+    "likely_reason": "what gives the recording instead, as far as it was tried",
 }
 
 # Widths that stand for these names in the types of list columns.
@@ -113,8 +128,8 @@ def files_of_a_trace() -> Iterator[tuple[str, str, Rows]]:
     )
     yield (
         "steps.parquet",
-        "One row for each token. A prefill pass has its totals, from `wall_ms` to `hits`, on its "
-        "last row; they are null on the others.",
+        "One row for each token of each pass. A pass of several tokens has its totals, from `wall_ms` "
+        "to `hits`, on its last row; they are null on the others.",
         _columns(steps_schema(n_embd), {k: PLACE[k] for k in PLACE if k != "layer"} | STEPS),
     )
     yield (
@@ -150,6 +165,7 @@ def trace_json() -> Iterator[tuple[str, Rows]]:
     yield "The file holds `schema` and:", _keys(TraceFacts, FACTS)
     yield "`model`:", _keys(ModelFacts, MODEL)
     yield "`engine`:", _keys(EngineFacts, ENGINE)
+    yield "`agreement`:", _keys(Agreement, AGREEMENT)
 
 
 def _keys(facts: type[Any], meanings: Mapping[str, str]) -> Rows:

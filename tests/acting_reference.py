@@ -53,7 +53,7 @@ def retention(loads, sizes, budget):
         out.hits.append([key for key in load.recency if key in cache.order])
         for key in load.recency:
             cache.touch(key)
-        cache.evict(load.recency)
+        cache.evict(load.protected)
         out.resident.append(cache.used)
         if load.decode:
             out.counters["promoted"] += cache.promote(load.guess)
@@ -88,7 +88,7 @@ def prefetch(loads, sizes, budget, spec_max, drop_frac):
         demand += read
         for key in load.recency:
             cache.touch(key)
-        for key in cache.evict(load.recency):
+        for key in cache.evict(load.protected):
             leave(key)
         if load.decode:
             counters["promoted"] += cache.promote(load.guess)
@@ -164,7 +164,7 @@ def lossy(loads, sizes, budget, static, leaves_out):
         for one, touched in ((cache, used), (plain, load.recency)):
             for key in touched:
                 one.touch(key)
-            one.evict(touched)
+            one.evict([] if load.bypass else touched)
         out.resident.append(judged.used)
     saved = plain_read - read
     out.counters = {

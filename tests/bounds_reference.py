@@ -5,8 +5,10 @@ batches.
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations
+from functools import cache, partial
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -34,7 +36,17 @@ class Instance:
     def size(self, key: int) -> int:
         return self.sizes[key // self.n_expert]
 
-    def as_batches(self) -> Batches:
+    @property
+    def drops_reach_further(self) -> bool:
+        """Whether an engine that may drop at once can do all that one can that keeps its loads.
+
+        A load that is larger than the budget stays until the next one, which finds it if it is of
+        the same layer. An engine that keeps to its budget after every load does not have that.
+        """
+        fits = all(len(keys) * self.sizes[layer] <= self.budget for layer, keys, _ in self.batches)
+        return fits or all(a[0] != b[0] for a, b in pairwise(self.batches))
+
+    def as_batches(self, bypass: bool) -> Batches:
         """Return the run as policies are given it."""
         keys = [key for _, of_batch, _ in self.batches for key in of_batch]
         counts = [len(of_batch) for _, of_batch, _ in self.batches]
@@ -52,25 +64,34 @@ class Instance:
             layer_ids=np.arange(len(self.sizes), dtype=np.int16),
             n_expert=self.n_expert,
             top_k=max(counts),
+            bypass=bypass,
         )
 
 
 def draw(rng: random.Random, equal: bool) -> Instance:
-    """Draw a small run: one to three layers, prompts of wide batches, several turns."""
+    """Draw a small run.
+
+    It has one to three layers and turns; prompts of wide batches, whole or in two chunks, of which
+    the first may leave out the last layer; decoded tokens, some of them verified several at once.
+    The budget is under one routing in a third of the runs.
+    """
     n_layers, n_expert = rng.randint(1, 3), rng.randint(2, 4)
     if n_layers * n_expert > 8:
         n_layers = 2
     sizes = [1] * n_layers if equal else [rng.randint(1, 4) for _ in range(n_layers)]
     batches = []
-    for _ in range(rng.randint(1, 2)):  # turns
-        for decode in [False] * rng.randint(0, 1) + [True] * rng.randint(1, 3):  # passes
-            for layer in range(n_layers):
-                most = n_expert if not decode else min(2, n_expert)
+    for _ in range(rng.randint(1, 3)):  # turns
+        chunks = rng.choice([0, 1, 1, 2])
+        for number, decode in enumerate([False] * chunks + [True] * rng.randint(1, 3)):  # passes
+            most = min(2, n_expert) if decode and rng.random() < 0.8 else n_expert
+            left_out = not decode and number + 1 < chunks and n_layers > 1 and rng.random() < 0.5
+            for layer in range(n_layers - left_out):
                 chosen = rng.sample(range(n_expert), rng.randint(1, most))
                 keys = tuple(layer * n_expert + expert for expert in chosen)
                 batches.append((layer, keys, decode))
+    under = min(sizes[layer] * len(keys) for layer, keys, _ in batches) - 1
     total = n_expert * sum(sizes)
-    return Instance(batches, sizes, n_expert, rng.randint(0, total))
+    return Instance(batches, sizes, n_expert, rng.randint(0, rng.choice([under, total, total])))
 
 
 @dataclass(frozen=True)
@@ -85,8 +106,9 @@ class Best:
 
 def best(instance: Instance, bypass: bool) -> Best:
     """Try every set that a policy could leave resident after each batch."""
+    left = cache(partial(_left, instance, bypass))
     figures = {
-        name: _most(instance, bypass, decode_only, in_bytes)
+        name: _most(instance, left, decode_only, in_bytes)
         for name, decode_only, in_bytes in (
             ("hits", False, False),
             ("hits_decode", True, False),
@@ -104,7 +126,11 @@ def best(instance: Instance, bypass: bool) -> Best:
     )
 
 
-def _most(instance: Instance, bypass: bool, decode_only: bool, in_bytes: bool) -> int:
+# From what was resident and what a batch asks for to every set that may be resident after it.
+Left = Callable[[frozenset[int], tuple[int, ...]], list[frozenset[int]]]
+
+
+def _most(instance: Instance, left: Left, decode_only: bool, in_bytes: bool) -> int:
     """Return the most hits, or bytes of hits, over every sequence of resident sets."""
     reached: dict[frozenset[int], int] = {frozenset(): 0}
     for _, keys, decode in instance.batches:
@@ -113,26 +139,26 @@ def _most(instance: Instance, bypass: bool, decode_only: bool, in_bytes: bool) -
             hits = [key for key in keys if key in residents]
             gain = sum(instance.size(key) for key in hits) if in_bytes else len(hits)
             value = gained + (gain if decode or not decode_only else 0)
-            for left in _left(instance, residents, keys, bypass):
-                if now.get(left, -1) < value:
-                    now[left] = value
+            for some in left(residents, keys):
+                if now.get(some, -1) < value:
+                    now[some] = value
         reached = now
     return max(reached.values())
 
 
 def _left(
-    instance: Instance, residents: frozenset[int], keys: tuple[int, ...], bypass: bool
+    instance: Instance, bypass: bool, residents: frozenset[int], keys: tuple[int, ...]
 ) -> list[frozenset[int]]:
     """Return every set that may be resident after a batch; a smaller one is never better."""
     protected = frozenset() if bypass else frozenset(keys)
     free = sorted((residents | frozenset(keys)) - protected)
     own = sum(map(instance.size, protected))
     room = max(instance.budget - own, 0)
-    fitting = [
-        frozenset(some)
-        for n in range(len(free) + 1)
-        for some in combinations(free, n)
-        if sum(map(instance.size, some)) <= room
-    ]
-    largest = [some for some in fitting if not any(some < other for other in fitting)]
-    return [some | protected for some in largest]
+    found = []
+    for n in range(len(free) + 1):
+        for some in map(frozenset, combinations(free, n)):
+            spare = room - sum(map(instance.size, some))
+            others = (instance.size(key) for key in free if key not in some)
+            if 0 <= spare < min(others, default=room + 1):
+                found.append(some | protected)
+    return found

@@ -16,7 +16,7 @@ from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceFacts
 from tracekit.trace.columns import from_numpy
 from tracekit.trace.schema import layers_schema, routing_schema
 
-EXAMPLES = int(os.environ.get("TRACEKIT_EXAMPLES", "60"))  # drawn runs for each test
+EXAMPLES = int(os.environ.get("TRACEKIT_EXAMPLES", "30"))  # drawn runs for each test
 
 
 @dataclass(frozen=True)
@@ -153,10 +153,13 @@ class Case:
     seed : int
         Of the weights and guesses. A guess is of the next routed layer; half of the guesses are
         right, some name fewer than k experts or none.
+    bypass : bool
+        What was just used may be dropped at once.
     """
 
     run: Run
     seed: int
+    bypass: bool = False
 
     @cached_property
     def budgets(self):
@@ -166,7 +169,8 @@ class Case:
     def loads(self):
         """The loads with the weights and guesses of decoded tokens."""
         rng = np.random.default_rng(self.seed)
-        loads, k = self.run.loads, self.run.top_k
+        loads = [replace(load, bypass=self.bypass) for load in self.run.loads]
+        k = self.run.top_k
         following = loads[1:] + loads[:1]
         return [
             self._decoded(load, after, k, rng) if load.decode else load
@@ -190,7 +194,7 @@ class Case:
 
     @cached_property
     def batches(self):
-        batches = build_batches(self.run.trace())
+        batches = build_batches(self.run.trace(), bypass=self.bypass)
         place = {layer: i for i, layer in enumerate(batches.layer_ids.tolist())}
         weights = np.full(len(batches.keys), np.nan, np.float32)
         keys = np.full((len(batches), self.run.top_k), -1, np.int32)
@@ -204,9 +208,10 @@ class Case:
         return replace(batches, weights=weights, guesses=Guesses(keys, predicted))
 
 
-def cases(**limits):
-    """Draw a case; `limits` are those of `runs`."""
-    return st.builds(Case, runs(**limits), st.integers(0, 2**32 - 1))
+def cases(bypass=None, **limits):
+    """Draw a case, with or without bypass where that is not said; `limits` are those of `runs`."""
+    admission = st.booleans() if bypass is None else st.just(bypass)
+    return st.builds(Case, runs(**limits), st.integers(0, 2**32 - 1), admission)
 
 
 @cache

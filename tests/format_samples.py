@@ -5,6 +5,7 @@ A sample has a prompt and several decoded tokens at two or more layers, in the o
 
 import io
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,13 +65,18 @@ def long_parquet() -> bytes:
     return saved(lambda file: pq.write_table(pa.table(columns), file))
 
 
-def json_lines() -> bytes:
-    first = {"record_type": "metadata", "num_experts": 8, "experts_per_token": 2, "model_id": "m"}
-    lines = [json.dumps(first)]
-    for token, layer, experts in in_engine_order():
-        row = {"token_idx": token, "layer_idx": layer, "selected_ids": experts}
-        lines.append(json.dumps({"phase": PHASES[token], **row, "gate_weights": [0.5, 0.25]}))
-    return "".join(f"{line}\n" for line in lines).encode()
+def json_lines(objects: Iterable[object]) -> bytes:
+    """Return one line of JSON for each object."""
+    return "".join(f"{json.dumps(each)}\n" for each in objects).encode()
+
+
+def routing_lines() -> bytes:
+    model = {"record_type": "metadata", "num_experts": 8, "experts_per_token": 2, "model_id": "m"}
+    rows = [
+        {"phase": PHASES[t], "token_idx": t, "layer_idx": n, "selected_ids": experts}
+        for t, n, experts in in_engine_order()
+    ]
+    return json_lines([model, *({**row, "gate_weights": [0.5, 0.25]} for row in rows)])
 
 
 def layer_expert() -> bytes:
@@ -98,6 +104,6 @@ SAMPLES: dict[str, Sample] = {
     "npy": Sample(saved(np.save, EXPERTS), is_text=False),
     "csv": Sample(long_csv()),
     "parquet": Sample(long_parquet(), is_text=False),
-    "jsonl": Sample(json_lines()),
+    "jsonl": Sample(routing_lines()),
     "layer-expert": Sample(layer_expert(), ImportOptions(top_k=2)),
 }

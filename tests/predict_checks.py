@@ -239,8 +239,17 @@ def scores_are_numbers(subject):
 
 def blocks_and_threads_change_nothing(subject):
     """Scores are the same for any block size and number of threads, but for rounding."""
+    blocks_change_nothing(subject, ((7, 3), (64, 2)))
+
+
+def blocks_of_one_token_change_nothing(subject):
+    """Scores are the same if a predictor sees every token alone, but for rounding."""
+    blocks_change_nothing(subject, ((1, 1),))
+
+
+def blocks_change_nothing(subject, ways):
     whole = answers(subject)
-    for block_tokens, jobs in ((1, 1), (7, 3), (64, 2)):
+    for block_tokens, jobs in ways:
         parts = ask(subject, trace(), block_tokens=block_tokens, jobs=jobs)
         np.testing.assert_array_equal(parts.ranked, whole.ranked)
         np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-3, atol=1e-3)

@@ -26,6 +26,7 @@ class Load:
     weights: tuple = ()  # of the experts of a decoded token
     guess: tuple = ()  # the keys predicted for the next load, best first
     guess_weights: tuple = ()
+    bypass: bool = False  # what it touched may be dropped at once
 
     @cached_property
     def keys(self):
@@ -35,6 +36,11 @@ class Load:
     def distinct(self):
         """The keys in the order of their first access."""
         return list(dict.fromkeys(self.keys))
+
+    @property
+    def protected(self):
+        """The keys that may not go after it."""
+        return [] if self.bypass else self.distinct
 
     @cached_property
     def recency(self):
@@ -123,9 +129,8 @@ def replay(loads, sizes, budget, choose, watch=None):
             entries[key].accessed = serial
         if watch:
             watch(load)
-        asked = set(load.keys)
         while sum(sizes[layer] for layer, _ in entries) > budget:
-            candidates = [entry for key, entry in entries.items() if key not in asked]
+            candidates = [entry for key, entry in entries.items() if key not in load.protected]
             if not candidates:
                 break
             del entries[choose(candidates, at).key]
@@ -252,6 +257,8 @@ def random(loads, sizes, budget, seed):
                     free[place] = last
                 touched.insert(0, key)
         touched += [key for key in load.recency if key not in found]
+        if load.bypass:
+            free, touched = free + touched, []
         while free and sum(sizes[layer] for layer, _ in free + touched) > budget:
             state ^= (state << 13) & mask
             state ^= state >> 7
@@ -300,23 +307,28 @@ def kept_by_furthest_end(loads, sizes, budget, decode_only):
             if waiting.pop(key, None) is not None:
                 hits += 1
                 saved += sizes[load.layer]
-        room = max(budget - sizes[load.layer] * len(load.distinct), 0)
-        while sum(sizes[layer] for layer, _ in waiting) > room:
-            del waiting[max(waiting, key=waiting.get)]
+        following = {}
         for key in load.distinct:
             later = next((use for use in uses[key] if use > at), None)
             if later is not None and (loads[later].decode or not decode_only):
-                waiting[key] = later
+                following[key] = later
+        if load.bypass:
+            waiting, following = waiting | following, {}
+        room = max(budget - sizes[load.layer] * len(load.protected), 0)
+        while sum(sizes[layer] for layer, _ in waiting) > room:
+            del waiting[max(waiting, key=waiting.get)]
+        waiting |= following
     return hits, saved
 
 
 def best(loads, sizes, budget, worth):
     """The most that any schedule of demand evictions collects, by trying them all.
 
-    `worth(load, key)` is what a hit of `key` in `load` is worth. After each load any of the other
-    entries may go; what stays must fit the budget, or be the load alone.
+    `worth(load, key)` is what a hit of `key` in `load` is worth. After each load any entry may go
+    that the load does not protect; what stays must fit the budget, or be what is protected alone.
     """
     asked = [frozenset(load.keys) for load in loads]
+    stays = [frozenset(load.protected) for load in loads]
 
     def weight(keys):
         return sum(sizes[layer] for layer, _ in keys)
@@ -326,11 +338,14 @@ def best(loads, sizes, budget, worth):
         if at == len(loads):
             return 0
         now = sum(worth(loads[at], key) for key in asked[at] & held)
-        others = sorted(held - asked[at])
+        others = sorted((held | asked[at]) - stays[at])
         kept = []
         for choice in range(2 ** len(others)):
-            keys = asked[at] | {key for i, key in enumerate(others) if choice >> i & 1}
-            if keys == asked[at] or weight(keys) <= budget:
+            keys = stays[at] | {key for i, key in enumerate(others) if choice >> i & 1}
+            room = budget - weight(keys)
+            # To keep less than there is room for is never better.
+            is_full = all(sizes[key[0]] > room for key in others if key not in keys)
+            if is_full and (keys == stays[at] or room >= 0):
                 kept.append(frozenset(keys))
         return now + max(from_here(at + 1, keys) for keys in kept)
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from tracekit.trace import ModelFacts, Trace, TraceFacts
 from tracekit.trace.columns import to_table
+from tracekit.trace.layers import layers_table
 from tracekit.trace.schema import routing_schema
-from tracekit.trace.writer import layers_table
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,45 @@
-"""The bound against brute force over every set of residents, on drawn small runs."""
+"""Every limit that is printed against brute force over every set of residents, on drawn small runs."""
 
 import random
 
 import numpy as np
 import pytest
-from bounds_reference import best, draw
+from bounds_reference import Best, best, draw
 
 from tracekit.policies import Belady, Bound
 from tracekit.policies.intervals import Room
+
+
+def check_run(drawn, equal: bool, bypass: bool) -> Best:
+    """Check the hits and the bytes of decoded tokens and of all: two instances."""
+    batches = drawn.as_batches(bypass)
+    found = best(drawn, bypass)
+    for decode_only, hits, read in (
+        (False, found.hits, found.read_bytes),
+        (True, found.hits_decode, found.read_bytes_decode),
+    ):
+        room = Room.of(batches, decode_only)
+        capacity = room.capacity(drawn.budget)
+        kept, _ = room.most_kept(capacity, batches.expert_bytes)
+        assert kept == hits if equal else kept <= hits, drawn
+        assert int(room.price_bound(capacity) + 1e-6) >= hits, drawn
+        _, kept_bytes = room.most_kept(capacity, batches.expert_bytes, divisible=True)
+        counted = np.ones(len(batches), bool) if not decode_only else batches.phase == 1
+        asked = (batches.lookups * batches.expert_bytes[batches.layer])[counted].sum()
+        assert asked - kept_bytes <= read, drawn
+        assert asked - kept_bytes == read or not equal, drawn
+    budget = np.array([drawn.budget])
+    (limit,) = Bound().simulate(batches, budget)
+    assert limit.hits >= found.hits, drawn
+    assert limit.hits_decode >= found.hits_decode, drawn
+    assert limit.read_bytes <= found.read_bytes, drawn
+    assert limit.read_bytes_decode <= found.read_bytes_decode, drawn
+    (belady,) = Belady().simulate(batches, budget)
+    assert belady.hits.sum() <= found.hits, drawn
+    if equal:
+        assert belady.hits.sum() == found.hits, drawn
+        assert vars(limit) == {"budget_bytes": drawn.budget, **vars(found)}, drawn
+    return found
 
 
 def check_runs(seed: int, n_runs: int, equal: bool) -> None:
@@ -15,44 +47,24 @@ def check_runs(seed: int, n_runs: int, equal: bool) -> None:
     rng = random.Random(seed)
     for _ in range(n_runs):
         drawn = draw(rng, equal)
-        batches = drawn.as_batches()
-        for bypass in (False, True):
-            found = best(drawn, bypass)
-            for decode_only, hits, read in (
-                (False, found.hits, found.read_bytes),
-                (True, found.hits_decode, found.read_bytes_decode),
-            ):
-                room = Room.of(batches, decode_only, bypass)
-                capacity = room.capacity(drawn.budget)
-                kept, _ = room.most_kept(capacity, batches.expert_bytes)
-                assert kept == hits if equal else kept <= hits, drawn
-                assert int(room.price_bound(capacity) + 1e-6) >= hits, drawn
-                _, kept_bytes = room.most_kept(capacity, batches.expert_bytes, divisible=True)
-                counted = np.ones(len(batches), bool) if not decode_only else batches.phase == 1
-                size = batches.expert_bytes[batches.layer]
-                asked = (batches.lookups * size)[counted].sum()
-                assert asked - kept_bytes <= read, drawn
-                assert asked - kept_bytes == read or not equal, drawn
-        found = best(drawn, bypass=False)
-        (limit,) = Bound().simulate(batches, np.array([drawn.budget]))
-        assert limit.hits >= found.hits, drawn
-        assert limit.hits_decode >= found.hits_decode, drawn
-        assert limit.read_bytes <= found.read_bytes, drawn
-        assert limit.read_bytes_decode <= found.read_bytes_decode, drawn
-        if equal:
-            assert (limit.hits, limit.hits_decode) == (found.hits, found.hits_decode), drawn
+        keeps, drops = (check_run(drawn, equal, bypass) for bypass in (False, True))
+        if drawn.drops_reach_further:
+            assert keeps.hits <= drops.hits, drawn
+            assert keeps.hits_decode <= drops.hits_decode, drawn
+            assert keeps.read_bytes >= drops.read_bytes, drawn
+            assert keeps.read_bytes_decode >= drops.read_bytes_decode, drawn
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal-sizes", "sizes-by-layer"])
 def test_no_schedule_is_better_than_the_bound(equal):
-    check_runs(seed=1, n_runs=60, equal=equal)
+    check_runs(seed=1, n_runs=30, equal=equal)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 7))
+@pytest.mark.parametrize("seed", range(2, 8))
 @pytest.mark.parametrize("equal", [True, False], ids=["equal-sizes", "sizes-by-layer"])
-def test_no_schedule_of_twenty_thousand_is_better_than_the_bound(equal, seed):
-    """Ten times 500 runs of four instances each."""
+def test_no_schedule_of_twenty_four_thousand_is_better_than_the_bound(equal, seed):
+    """Twelve times 500 runs of four instances each."""
     check_runs(seed, n_runs=500, equal=equal)
 
 
@@ -62,7 +74,7 @@ def test_the_brute_force_finds_what_a_worse_rule_misses():
     better_than_belady = 0
     for _ in range(200):
         drawn = draw(rng, equal=False)
-        (cell,) = Belady().simulate(drawn.as_batches(), np.array([drawn.budget]))
+        (cell,) = Belady().simulate(drawn.as_batches(False), np.array([drawn.budget]))
         found = best(drawn, bypass=False)
         assert cell.hits.sum() <= found.hits
         better_than_belady += found.hits > cell.hits.sum()

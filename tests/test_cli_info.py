@@ -18,6 +18,7 @@ engine    BigMoeOnEdge; cache size unknown; `tracekit import --cache-mib` takes 
 tokens    3 prefill, 5 decode; 1 turn, 6 passes
 routings  4 prefill, 10 decode
 recorded  hit rate 0.00 % decode (20 lookups), 0.00 % cumulative (27 lookups)
+replayed  not compared with the recording: the size of the engine's cache is not known
 carries   weights, residency
 lacks     logits, gate_input, embedding, router_matrix
 """

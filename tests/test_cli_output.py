@@ -184,8 +184,8 @@ def test_a_pipe_is_written_directly(tmp_path):
 
 def test_a_failing_write_leaves_nothing(tmp_path):
     def interrupted():
-        with written_whole(tmp_path / "x") as work:
-            work.write_text("half")
+        with written_whole(tmp_path / "x") as file:
+            file.write(b"half")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -198,8 +198,8 @@ def test_a_failing_write_keeps_the_old_file(tmp_path):
     path.write_text("mine")
 
     def full():
-        with written_whole(path) as work:
-            work.write_text("half")
+        with written_whole(path) as file:
+            file.write(b"half")
             raise OSError(28, "No space left on device")
 
     with pytest.raises(

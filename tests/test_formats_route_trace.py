@@ -11,6 +11,7 @@ import pytest
 from route_trace_files import HEADER, PREAMBLE, routing, text, turn
 
 from tracekit.formats import open_any
+from tracekit.replaying import build_batches
 from tracekit.routing.residency import recorded_rates
 from tracekit.trace import Trace, TraceError, describe, write_trace
 from tracekit.trace.schema import DECODE
@@ -382,3 +383,64 @@ def test_a_missing_layer_size_is_refused_when_it_is_asked_for(write):
         "cache cannot be replayed; add the size to its layers."
     )
     assert describe(trace)["bank_bytes"] is None
+
+
+# ---- a variable number of experts ---------------------------------------------------------------
+
+
+def with_counts(counts, k=2) -> list[str]:
+    """Return decode routings at two layers with so many experts each, all of different ones."""
+    rows = []
+    for number, count in enumerate(counts):
+        step, layer = divmod(number, 2)
+        rows += [f"0,1,{step},{layer + 1},{slot},{slot},0.5,0,1" for slot in range(count)]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("counts", "line", "said", "used"),
+    [
+        ([2, 1, 2, 1, 1, 2], 10, "1 to 2 experts", 2),
+        ([1, 3, 2, 2, 4, 2], 8, "1 to 4 experts", 4),
+        ([2, 3] * 20, 11, "2 to 3 experts", 3),
+    ],
+)
+def test_a_variable_number_of_experts_is_called_that(write, counts, line, said, used):
+    path = write(text(with_counts(counts)))
+    with pytest.raises(TraceError) as caught:
+        open_any(path)
+    assert str(caught.value) == (
+        f"{path}, line {line}: the routings have {said}, as of a model that chooses how many for "
+        f"each token, and a trace has the same number in all: give n_expert_used={used} and as many "
+        "rows to every routing, with dropped=1 in those of experts that it did not use."
+    )
+
+
+@pytest.mark.parametrize("counts", [[2, 2, 1, 2, 2, 2], [2] * 200 + [1, 2, 1, 2], [3] * 6])
+def test_lost_rows_are_no_variable_number(write, counts):
+    path = write(text(with_counts(counts)))
+    with pytest.raises(TraceError, match="rows are missing, out of order, or n_expert_used is"):
+        open_any(path)
+
+
+def test_the_mend_for_a_variable_number_of_experts_is_one(phone_traces, tmp_path):
+    path = phone_traces / "cases" / "dynamic_k.route.csv"
+    with pytest.raises(
+        TraceError, match=r"line 8: the routings have 1 to 4 experts, as of a model"
+    ):
+        open_any(path)
+    lines = path.read_text().splitlines()
+    head = [line for line in lines if not line[0].isdigit()]
+    by_place: dict[tuple[str, ...], list[list[str]]] = {}
+    for fields in (line.split(",") for line in lines[len(head) :]):
+        by_place.setdefault(tuple(fields[:4]), []).append(fields)
+    for rows in by_place.values():
+        unused = iter(sorted(set(map(str, range(8))) - {row[5] for row in rows}))
+        for slot in range(len(rows), 4):
+            rows.append([*rows[0][:4], str(slot), next(unused), "0", "0", "1048576", "1"])
+    mended = tmp_path / "mended.csv"
+    rows = [",".join(fields) for rows in by_place.values() for fields in rows]
+    mended.write_text("\n".join([*head, *rows]) + "\n")
+    trace = open_any(mended)
+    assert trace.warnings == []
+    assert build_batches(trace).lookups.sum() == len(lines) - len(head)

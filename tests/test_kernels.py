@@ -62,6 +62,50 @@ def test_machine_code_that_was_cut_short_is_made_anew(cache, ending, left):
     assert sum(again.stats.cache_hits.values()) == 1
 
 
+def flip(data: bytes, at: float) -> bytes:
+    """Flip one bit at a share of the length."""
+    place = int(at * (len(data) - 1))
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+DAMAGE = {
+    "a bit of the seal": lambda data: flip(data, 0),
+    "a bit of the content": lambda data: flip(data, 0.6),
+    "its last bit": lambda data: flip(data, 1),
+    "another text": lambda data: b"cos\nsystem\n(S'false'\ntR." * 9,
+    "what numba writes by itself": lambda data: data[32:],
+    "two files": lambda data: data + data,
+}
+
+
+@compiled_only
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_machine_code_that_was_damaged_is_made_anew(cache, damage):
+    """Machine code with a flipped bit would run as well."""
+    assert kernel(double)(2) == 4
+    for ending in ("nbi", "nbc"):
+        (file,) = cache.rglob(f"*.{ending}")
+        file.write_bytes(DAMAGE[damage](file.read_bytes()))
+        again = kernel(double)
+        assert again(2) == 4
+        assert sum(again.stats.cache_hits.values()) == 0
+    last = kernel(double)
+    assert last(2) == 4
+    assert sum(last.stats.cache_hits.values()) == 1
+
+
+@compiled_only
+def test_whatever_goes_wrong_with_the_cache_is_no_error(cache, monkeypatch):
+    assert kernel(double)(2) == 4
+
+    def fail(*_):
+        raise KeyError("what a damaged file may lead to")
+
+    monkeypatch.setattr(FunctionCache, "load_overload", fail)
+    monkeypatch.setattr(FunctionCache, "save_overload", fail)
+    assert kernel(double)(2) == 4
+
+
 @compiled_only
 def test_a_full_disk_takes_no_machine_code(cache, monkeypatch):
     def full(self, path):
@@ -217,6 +261,7 @@ def calls(tmp_path_factory):
     return [call(folder, factor) for factor in (2, 2, 3)]
 
 
+@pytest.mark.slow  # three processes compile
 @compiled_only
 @pytest.mark.parametrize("way", WAYS)
 def test_a_change_in_another_module_is_seen(calls, way):

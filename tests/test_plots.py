@@ -225,7 +225,7 @@ def test_curves_say_what_they_leave_out():
 
 def test_bound_shows_where_it_is_beladys_line(small):
     ax = plots.plot_curves(analysis.hit_rate_curves(small, ["bound", "belady"]))
-    assert line(ax, "bound").get_zorder() > line(ax, "belady").get_zorder()
+    assert line(ax, "bound (each load is kept)").get_zorder() > line(ax, "belady").get_zorder()
 
 
 def test_numbers_of_an_axis_are_written_as_in_the_legend():

@@ -53,6 +53,14 @@ def test_a_predictor_is_named_with_its_own_parameters():
     assert list(series_names(data)) == ["prefetch (oracle@accuracy=0.5)"]
 
 
+def test_what_may_drop_at_once_says_so_and_a_bound_what_it_is_of():
+    data = rows("lru", {}, {}).assign(bypass=[False, True])
+    assert list(series_names(data)) == ["lru", "lru (bypass)"]
+    data = rows("bound", {}, {}).assign(bypass=[False, True])
+    names = ["bound (each load is kept)", "bound (a load may be dropped)"]
+    assert list(series_names(data)) == names
+
+
 def test_what_leaves_experts_out_says_so():
     (name,) = series_names(rows("drop-cold", {"frac": 0.5}))
     assert name == "drop-cold (leaves experts out)"

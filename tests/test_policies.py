@@ -2,7 +2,7 @@
 
 import numpy as np
 import reference
-from cache_runs import EXAMPLES, Run, budgets_of, runs
+from cache_runs import EXAMPLES, Run, cases
 from hypothesis import given, settings
 
 from tracekit.policies import load_policy
@@ -13,11 +13,10 @@ from tracekit.replaying import build_batches
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs(max_layers=1))
-def test_ring_of_one_layer_is_lru(run):
-    batches = build_batches(run.trace())
-    budgets = np.array(budgets_of(run))
-    ring, lru = (load_policy(p).simulate(batches, budgets, True) for p in ("ring", "lru"))
+@given(case=cases(max_layers=1))
+def test_ring_of_one_layer_is_lru(case):
+    budgets = np.array(case.budgets)
+    ring, lru = (load_policy(p).simulate(case.batches, budgets, True) for p in ("ring", "lru"))
     for cell, other in zip(ring, lru, strict=True):
         assert cell.hit.tolist() == other.hit.tolist()
         assert cell.resident_bytes.tolist() == other.resident_bytes.tolist()
@@ -39,27 +38,27 @@ def test_ring_keeps_what_comes_round_first_where_a_round_does_not_fit():
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs(max_layers=2, max_expert=3, max_tokens=3, equal_sizes=True))
-def test_belady_is_the_optimum_at_equal_sizes_and_the_bound_meets_it(run):
-    batches = build_batches(run.trace())
-    budgets = budgets_of(run)
-    cells = Belady().simulate(batches, np.array(budgets))
-    limits = Bound().simulate(batches, np.array(budgets))
-    for budget, cell, limit in zip(budgets, cells, limits, strict=True):
-        best = reference.best(run.loads, run.layer_sizes, budget, lambda load, key: 1)
+@given(case=cases(max_layers=2, max_expert=3, max_tokens=3, equal_sizes=True))
+def test_belady_is_the_optimum_at_equal_sizes_and_the_bound_meets_it(case):
+    cells = Belady().simulate(case.batches, np.array(case.budgets))
+    limits = Bound().simulate(case.batches, np.array(case.budgets))
+    for budget, cell, limit in zip(case.budgets, cells, limits, strict=True):
+        best = reference.best(case.loads, case.run.layer_sizes, budget, lambda load, key: 1)
         assert cell.hits.sum() == best
         assert limit.hits == best
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs(max_layers=3, max_expert=3, max_tokens=2))
-def test_no_schedule_beats_the_bound_whatever_the_sizes(run):
-    loads, sizes = run.loads, run.layer_sizes
+@settings(max_examples=EXAMPLES // 4, deadline=None)
+@given(
+    case=cases(False, max_layers=3, max_expert=3, max_tokens=2)
+    | cases(True, max_layers=2, max_expert=3, max_tokens=2)
+)
+def test_no_schedule_beats_the_bound_whatever_the_sizes(case):
+    loads, sizes = case.loads, case.run.layer_sizes
     asked = sum(sizes[load.layer] * len(load.distinct) for load in loads)
     asked_decode = sum(sizes[load.layer] * len(load.distinct) for load in loads if load.decode)
-    budgets = budgets_of(run)
-    limits = Bound().simulate(build_batches(run.trace()), np.array(budgets))
-    for budget, limit in zip(budgets, limits, strict=True):
+    limits = Bound().simulate(case.batches, np.array(case.budgets))
+    for budget, limit in zip(case.budgets, limits, strict=True):
 
         def most(worth, budget=budget):
             return reference.best(loads, sizes, budget, worth)
@@ -72,14 +71,13 @@ def test_no_schedule_beats_the_bound_whatever_the_sizes(run):
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(run=runs())
-def test_divisible_experts_are_experts_of_single_bytes(run):
-    batches = build_batches(run.trace())
-    sizes = run.layer_sizes
-    cut = reference.in_single_bytes(run.loads, sizes)
+@given(case=cases())
+def test_divisible_experts_are_experts_of_single_bytes(case):
+    batches, sizes = case.batches, case.run.layer_sizes
+    cut = reference.in_single_bytes(case.loads, sizes)
     asked = sum(len(load.distinct) for load in cut)
     room = Room.of(batches, decode_only=False)
-    for budget in budgets_of(run):
+    for budget in case.budgets:
         capacity = room.capacity(budget)
         _, kept_bytes = room.most_kept(capacity, batches.expert_bytes, divisible=True)
         hits = reference.belady(cut, dict.fromkeys(sizes, 1), budget).count()

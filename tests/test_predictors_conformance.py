@@ -33,7 +33,11 @@ SUBJECTS = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [*CHECKS, pytest.param(checks.blocks_of_one_token_change_nothing, marks=pytest.mark.slow)],
+    ids=lambda check: check.__name__,
+)
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_predictor(subject, check):
     if check is checks.looks_only_back and subject.cls.knows_answer:

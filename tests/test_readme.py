@@ -2,9 +2,12 @@
 
 import re
 
+import numpy as np
 import pytest
 from cli_helpers import run
 from pages import ROOT, WRITTEN, check_shown, commands, links, shown_outputs, words_of
+
+from tracekit import open_trace, replay
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHOWN = [shown for page in WRITTEN for shown in shown_outputs(page)]
@@ -27,6 +30,18 @@ def test_a_command_prints_what_is_shown(command: str, output: str) -> None:
     check_shown(done.out, output, exact=not has_predictor)
 
 
+def test_the_figures_of_the_first_page_are_those_of_a_replay() -> None:
+    sentence = r"LRU hits ([\d.]+) % .*? more than ([\d.]+) %, or ([\d.]+) % if it keeps"
+    (shown,) = re.findall(sentence, README, re.DOTALL)
+    trace = open_trace("bundled:tiny-moe-64e.trace")
+    (lru, kept), (_, dropped) = (
+        replay(trace, ["lru", "bound"], cache_mib=2.4, bypass=bypass).records
+        for bypass in (False, True)
+    )
+    found = [f"{100 * record['hit_rate_decode']:.1f}" for record in (lru, dropped, kept)]
+    assert list(shown) == found
+
+
 def test_the_first_command_runs() -> None:
     command = re.search(r"&& (tracekit replay data/[^\n]+)", README)[1]
     assert run(*words_of(command)).code == 0
@@ -35,6 +50,21 @@ def test_the_first_command_runs() -> None:
 def test_the_python_example_runs() -> None:
     code = re.search(r"```python\n(import tracekit\n.*?)```", README, re.DOTALL)[1]
     exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> None:
+    code = re.search(r"```python\n(import numpy as np\n.*?np.savez.*?)```", README, re.DOTALL)[1]
+    assert set(code.split("\n")) <= {
+        line.strip() for line in run("import", "--help").out.split("\n")
+    }
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    chosen = rng.permuted(np.tile(np.arange(64), (520, 3, 1)), axis=2)[:, :, :4]
+    exec(compile(code, "README.md", "exec"), {"chosen": list(chosen)})
+    (command,) = re.findall(r"tracekit (import run\.npz .*)", README)
+    done = run(*command.split())
+    assert (done.code, done.out) == (0, "")
+    assert "512 prefill, 8 decode; 1 turn, 9 passes" in run("info", "run.trace").out
 
 
 def test_the_policy_shown_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:

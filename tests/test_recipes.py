@@ -39,8 +39,14 @@ def paste(recipe: str, checkout: Path) -> list[Path]:
     found = re.findall(r"`([\w/]+\.py)`[^`]*:\n\n```python\n(.*?)```", recipe, re.DOTALL)
     for name, code in found:
         path = checkout / name
-        before = path.read_text(encoding="utf-8") + "\n\n" if path.exists() else ""
-        path.write_text(before + code, encoding="utf-8")
+        if not path.exists():
+            path.write_text(code, encoding="utf-8")
+        elif path.name == "__init__.py":
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            end = max(n for n, line in enumerate(lines, 1) if line.startswith("from tracekit"))
+            path.write_text("".join([*lines[:end], code, *lines[end:]]), encoding="utf-8")
+        else:
+            path.write_text(f"{path.read_text(encoding='utf-8')}\n\n{code}", encoding="utf-8")
     return [Path(name) for name, _ in found]
 
 
@@ -61,9 +67,9 @@ def test_a_recipe_works_when_pasted(name: str, checkout: Path) -> None:
     assert len(new) == 1
     environment = {**os.environ, "PYTHONPATH": f"{checkout}:{checkout / 'engine'}"}
     commands = commands_of(RECIPES[name])
-    assert [words[0] for words in commands[-2:]] == ["pytest", "python"]
+    assert [words[0] for words in commands[-3:]] == ["pytest", "python", "ruff"]
     # What was pasted also has the project's style and types.
-    commands += [["ruff", "check", str(new[0])], ["ruff", "format", "--check", str(new[0])]]
+    commands += [["ruff", "check", "."], ["ruff", "format", "--check", "."]]
     commands += [["mypy", "--follow-imports=silent", str(new[0])]]
     for program, *words in commands:
         module = [] if program == "python" else ["-m", program]

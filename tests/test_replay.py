@@ -41,6 +41,7 @@ def test_a_record_holds_what_the_json_promises():
         "cache_bytes",
         "cache_mib",
         "under_token_cycle",
+        "bypass",
         "lookups",
         "hits",
         "hit_rate_cumulative",
@@ -247,8 +248,11 @@ def test_the_json_is_plain_and_complete():
         "policies": ["lru", "bound"],
         "bank_bytes": 12 * MIB,
         "token_cycle_bytes": 6 * MIB,
+        "tokens_decode": 3,
+        "passes_decode": 3,
         "cache_bytes": [2 * MIB, 6 * MIB],
         "seed": 3,
+        "bypass": False,
         "per_layer": True,
         "validate": False,
         "flash_mib_s": None,
@@ -322,7 +326,8 @@ def test_how_long_flash_is_busy():
         replay(TRACE, "lru", cache_mib=6, flash_mib_s=500),
     )
     (record,) = timed.records
-    busy_ms = record.pop("flash_ms_per_token_decode")
+    busy_ms, of_pass = (record.pop(f"flash_ms_per_{of}_decode") for of in ("token", "pass"))
+    assert of_pass == busy_ms  # every pass has one token
     assert record == plain.records[0]
     assert busy_ms == record["read_bytes_decode"] / MIB / 3 / 500 * 1000
     assert timed.config["flash_mib_s"] == 500

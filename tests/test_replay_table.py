@@ -49,6 +49,7 @@ def row(policy, cache_mib=10, figures=PLAIN, params=None, **changes):
         cache_bytes=round(cache_mib * MIB),
         cache_mib=cache_mib,
         under_token_cycle=cache_mib < 5,
+        bypass=False,
         replayed=replayed,
         **{**figures, **changes},
     )

@@ -144,7 +144,7 @@ def gain(**figures):
         "speculative_bytes_decode": 0,
         **figures,
     }
-    return Gain("any", {}, "lru", 1000, 0.1, 100, baseline_hit_rate_decode=0.4, **figures)
+    return Gain("any", {}, "lru", 1000, 0.1, False, 100, baseline_hit_rate_decode=0.4, **figures)
 
 
 def comparison(retention, prefetch, *, ahead=0):
@@ -204,14 +204,14 @@ def test_a_verdict_claims_no_more_than_the_intervals(retention, prefetch, senten
 
 
 def test_a_verdict_names_what_is_read_and_waited_for():
-    ceiling = (
-        "LRU's 40.0 % would be 90.0 %, with 9 MiB still read for a token: "
-        "reading one layer ahead of LRU can buy no more."
+    perfect = (
+        "LRU's 40.0 % would be 90.0 %, with 9 MiB still read for a token. "
+        "That is what reading one layer ahead buys LRU; a policy that evicts otherwise may gain more."
     )
     text = plain(acting.verdict(comparison(NOTHING, MORE, ahead=30 << 20)))
     assert "+8.0) and reads 1.60 times as much as LRU: if what it reads ahead arrives in " in text
     assert "time, a token waits for 7 MiB instead of 10 MiB. " in text
-    assert text.endswith(ceiling)
+    assert text.endswith(perfect)
     text = plain(acting.verdict(comparison(NOTHING, NOTHING, ahead=30 << 20)))
     assert "from LRU here, and prefetch reads 1.60 times as much as LRU. If all" in text
     same = acting.verdict(comparison(NOTHING, NOTHING))

@@ -1,6 +1,7 @@
 """Studies: reading them, deciding claims, rerunning the ones that come with tracekit."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -70,6 +71,57 @@ def test_a_study_runs_and_its_claims_are_decided(study):
     assert result.all_claims_hold
     assert str(result.verdicts[0]) == "holds          LRU hits nothing under a cycle: 0.00"
     assert sweep(study).csv == result.csv
+
+
+FOREIGN = {
+    "a list": "milk\nbread\n",
+    "nothing": "",
+    "a result of a replay": "policy,params,cache_bytes\nlru,,5\n",
+    "a result of another study": "trace,policy\nother,lru\n",
+    "another table of traces": "trace,size\nsmall,5\n",
+    "no text": "trace,policy\nsmall,\udcff\n",
+    "no table": 'trace,policy\nsmall,"' + "x" * 200_000,
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_file_beside_a_study_stays(what, study):
+    table = study.with_suffix(".csv")
+    text = FOREIGN[what].encode(errors="surrogateescape")
+    table.write_bytes(text)
+    done = run("sweep", study)
+    assert done.code == 2
+    assert done.err == f"Error: {table} exists; use --force to overwrite it, or another name.\n"
+    assert table.read_bytes() == text
+
+
+def test_with_force_a_foreign_file_beside_a_study_is_replaced(study):
+    table = study.with_suffix(".csv")
+    table.write_text("milk\n")
+    assert run("sweep", study, "--force").code == 0
+    assert run("sweep", study).err.endswith("study.csv is unchanged.\n")
+
+
+def test_a_former_result_of_fewer_runs_is_replaced(study):
+    table = study.with_suffix(".csv")
+    study.write_text(STUDY.replace("seeds = [0, 1]", "seeds = [1]"))
+    assert run("sweep", study).code == 0
+    study.write_text(STUDY)
+    assert run("sweep", study).err.endswith("it was different before.\n")
+    assert len(pd.read_csv(table)) == 9
+
+
+def test_a_study_does_not_replace_itself(study):
+    path = study.rename(study.with_suffix(".csv"))
+    done = run("sweep", path, "--force")
+    assert (done.code, done.err.count("is what the result is made from")) == (2, 1)
+    assert path.read_text() == STUDY
+
+
+def test_a_pipe_is_no_study(tmp_path):
+    os.mkfifo(tmp_path / "x.toml")
+    done = run("sweep", tmp_path / "x.toml")
+    assert (done.code, done.err.count("is a folder, pipe or device")) == (2, 1)
 
 
 def test_the_sweep_command_writes_prints_and_checks(study):

@@ -90,6 +90,74 @@ def test_with_force_a_trace_with_a_foreign_file_stays(path):
     assert Trace.open(path).complete
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layers-1.parquet",
+        "layers-00001.parquet",
+        "routing-7.parquet",
+        "steps-0001.parquet",
+        ".notes.tmp",
+        ".routing.parquet.tmp.tmp",
+        ".trace.json.mine.tmp",
+        "trace.json.bak",
+        "TRACE.JSON",
+    ],
+)
+def test_with_force_a_foreign_file_stays_whatever_it_is_called(name, path):
+    write_trace(synthesize(), path)
+    (path / name).write_text("years of work")
+    with pytest.raises(UsageError, match="which belongs to no trace"):
+        write_trace(synthesize(), path, force=True)
+    with pytest.raises(UsageError, match="which belongs to no trace"):
+        writer_for(path, force=True)
+    assert (path / name).read_text() == "years of work"
+    assert Trace.open(path).complete
+
+
+@pytest.mark.parametrize("name", ["routing-00001.parquet", ".steps.parquet.12.tmp"])
+def test_with_force_a_foreign_folder_stays(name, path):
+    write_trace(synthesize(), path)
+    (path / name).mkdir()
+    (path / name / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="which belongs to no trace"):
+        write_trace(synthesize(), path, force=True)
+    assert (path / name / "thesis.tex").exists()
+
+
+def test_what_comes_into_an_old_trace_at_the_last_moment_stays(path, monkeypatch):
+    write_trace(synthesize(seed=1), path)
+    old = Trace.open(path).digest
+    replace = os.replace
+
+    def replace_after_a_note(source, target):
+        if source == path:
+            (path / "notes.txt").write_text("years of work")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_after_a_note)
+    with pytest.raises(UsageError, match=r"run\.trace holds notes\.txt"):
+        write_trace(synthesize(seed=2), path, force=True)
+    assert (path / "notes.txt").read_text() == "years of work"
+    assert Trace.open(path).digest == old
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_what_comes_into_a_directory_that_is_removed_stays(path):
+    folder = TraceFolder(path, force=False)
+    (folder.now / "trace.json").write_text("{}")
+    (folder.now / "notes.txt").write_text("years of work")
+    folder.remove()
+    assert os.listdir(folder.now) == ["notes.txt"]
+
+
+def test_a_pipe_in_place_of_the_facts_is_not_waited_for(path):
+    path.mkdir()
+    os.mkfifo(path / "trace.json")
+    with pytest.raises(UsageError, match="is a directory but no trace"):
+        write_trace(synthesize(), path, force=True)
+
+
 def test_with_force_a_link_is_replaced_and_its_target_stays(path, tmp_path):
     target = tmp_path / "target.trace"
     write_trace(synthesize(seed=1), target)
@@ -153,11 +221,13 @@ def test_the_trace_of_the_first_of_two_writers_stays(path, monkeypatch):
 
 
 def test_the_directories_of_killed_writers_are_removed(path):
-    left, another = (path.with_name(f".{path.name}.{pid}.tmp") for pid in (999999999, "mine"))
-    left.mkdir()
-    another.mkdir()
+    tokens = ("999999999", "999999999-0a1b2c3d", "mine", "12-mine")
+    by_pid, by_token, *others = (path.with_name(f".{path.name}.{token}.tmp") for token in tokens)
+    for folder in (by_pid, by_token, *others):
+        folder.mkdir()
+        (folder / "trace.json").write_text("{}")
     write_trace(synthesize(), path)
-    assert sorted(os.listdir(path.parent)) == [another.name, path.name]
+    assert sorted(os.listdir(path.parent)) == sorted([*(p.name for p in others), path.name])
 
 
 def test_a_trace_that_a_killed_writer_was_replacing_is_put_back(path):
@@ -195,7 +265,7 @@ def test_a_directory_that_cannot_be_removed_stops_no_writer(path, monkeypatch):
     left = path.with_name(f".{path.name}.999999999.old")
     shutil.copytree(path, left)
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", raising(PermissionError))
+        patch.setattr(Path, "rmdir", raising(PermissionError))
         write_trace(synthesize(seed=9), path, force=True)
     assert Trace.open(path).digest == synthesize(seed=9).digest
     write_trace(synthesize(), path, force=True)

@@ -193,14 +193,6 @@ def test_rows_count_up_to_the_last_pass_that_both_files_have(path):
     assert is_recording(Trace.open(path), 5)
 
 
-def test_a_part_lost_in_the_middle_is_a_gap(path):
-    killed_recording(path, 5, 9, 12)
-    (path / "routing-00001.parquet").unlink()
-    (path / "steps-00001.parquet").unlink()
-    with pytest.raises(TraceError, match="goes from step 8 to step 13"):
-        Trace.open(path)
-
-
 def test_files_that_a_killed_process_was_writing_do_not_count(path):
     killed_recording(path, 5)
     (path / ".routing-00000.parquet.tmp").write_bytes(b"half")

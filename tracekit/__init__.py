@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
     from tracekit.exports import export
+    from tracekit.formats import from_arrays
     from tracekit.formats import open_any as open_trace
     from tracekit.hooks import record_transformers, recording
     from tracekit.replaying import replay
@@ -30,6 +31,7 @@ _PUBLIC = {
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
     "export": ("tracekit.exports", "export"),
+    "from_arrays": ("tracekit.formats", "from_arrays"),
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
     "record": ("tracekit.engine", "record"),
@@ -54,6 +56,7 @@ __all__ = [
     "analysis",
     "engine",
     "export",
+    "from_arrays",
     "open_trace",
     "plots",
     "predict",

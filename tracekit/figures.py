@@ -12,6 +12,7 @@ from these declarations, and nothing is guessed from a name.
 
 import types
 import typing
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -198,8 +199,53 @@ def _one_word(text: str) -> str:
     return repr(text) if several else text
 
 
+# ---- text that comes from a file ----------------------------------------------------------------
+
+# What joins or parts letters within words of many scripts, and a place where a word may be broken.
+_JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}\N{SOFT HYPHEN}"
+# With these a spreadsheet takes a text for a formula, and runs it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_QUOTE = "'"
+
+
 def printable(text: str) -> str:
-    """Return `text` with control characters and lone surrogates escaped: it may come from a file."""
+    """Return `text` for one line of a terminal: what is no letter, sign or space is escaped.
+
+    Control characters could write to the terminal, and those of direction turn the text around.
+    """
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+        c if c.isprintable() or unicodedata.category(c) == "Zs" else _escaped(c) for c in text
     )
+
+
+def visible(text: str) -> str:
+    """Return `text` for a page: line breaks and tabs stay, and so does what words are made of.
+
+    What is escaped are control characters, halves of characters, and what turns the text around or
+    is not seen.
+    """
+    return "".join(
+        _escaped(c)
+        if unicodedata.category(c) in ("Cc", "Cf", "Cs") and c not in "\n\t" + _JOINERS
+        else c
+        for c in text
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def csv_cell(value: Any) -> Any:
+    """Return `value` for a cell of a CSV file; text that would run as a formula gets an apostrophe.
+
+    Text that begins with an apostrophe gets one too, so that `from_csv_cell` can take it away.
+    """
+    if isinstance(value, str) and value.startswith((*_FORMULA, _QUOTE)):
+        return _QUOTE + value
+    return value
+
+
+def from_csv_cell(text: str) -> str:
+    """Return the text that `csv_cell` was given."""
+    return text.removeprefix(_QUOTE)

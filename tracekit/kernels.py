@@ -10,22 +10,22 @@ is used only while every file that went into it is unchanged.
 
 import hashlib
 import inspect
+import io
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, ParamSpec, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numba import njit
-from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.dispatcher import Dispatcher
+
+from tracekit.numba_import import Dispatcher, FunctionCache, IndexDataCacheFile, njit
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_UNREADABLE = (OSError, EOFError, pickle.UnpicklingError)
+_SEAL_BYTES = hashlib.sha256().digest_size
 # The digest of each function's file as it was when the function was imported; None: not readable.
 _digests: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
 
@@ -55,8 +55,9 @@ class _Cache(FunctionCache):
     """numba's cache of machine code on disk, stamped with all that the machine code depends on.
 
     numba stamps it with the kernel's own file, so that a helper of another module could change
-    unnoticed. A cache that cannot be read or written is no error: a file that was cut short counts
-    as absent, and what a full disk does not take is compiled again next time.
+    unnoticed. A cache that cannot be read or written is no error: a file that is damaged counts as
+    absent, whatever goes wrong with it, and what a full disk does not take is compiled again next
+    time.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -65,15 +66,15 @@ class _Cache(FunctionCache):
         self._own_stamp = self._impl.locator.get_source_stamp()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with suppress(*_UNREADABLE):
+        with suppress(Exception):
             self._stamp()
             return super().load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
-        except _UNREADABLE:  # saving reads the index; an unreadable one is replaced
-            with suppress(OSError):
+        except Exception:  # saving reads the index; one that is damaged is replaced
+            with suppress(Exception):
                 self.flush()
                 super().save_overload(sig, data)
 
@@ -86,11 +87,46 @@ class _Cache(FunctionCache):
         if dependencies is None:
             self.disable()
             return
-        self._cache_file = IndexDataCacheFile(
+        self._cache_file = _SealedFile(
             cache_path=self._cache_path,
             filename_base=self._impl.filename_base,
             source_stamp=(self._own_stamp, *dependencies),
         )
+
+
+class _SealedFile(IndexDataCacheFile):
+    """The files of a cache, each with a digest before its content.
+
+    What numba reads is machine code, which would run with a flipped bit as well.
+    """
+
+    @contextmanager
+    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
+        content = io.BytesIO()
+        yield content
+        with super()._open_for_write(filepath) as file:
+            file.write(hashlib.sha256(content.getvalue()).digest() + content.getvalue())
+
+    def _load_index(self) -> dict[Any, Any]:
+        try:
+            content = io.BytesIO(_unsealed(self._index_path))
+        except FileNotFoundError:
+            return {}
+        if pickle.load(content) != self._version:
+            return {}
+        stamp, overloads = pickle.load(content)
+        return overloads if stamp == self._source_stamp else {}
+
+    def _load_data(self, name: str) -> Any:
+        return pickle.loads(_unsealed(self._data_path(name)))
+
+
+def _unsealed(path: str) -> bytes:
+    data = Path(path).read_bytes()
+    seal, content = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
+    if hashlib.sha256(content).digest() != seal:
+        raise ValueError(f"{path} is damaged")
+    return content
 
 
 def _dependencies(function: FunctionType) -> list[str] | None:

@@ -5,12 +5,12 @@ This module knows nothing of what the classes do.
 """
 
 import difflib
-import importlib
 from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from types import ModuleType
 from typing import ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
+from tracekit.own_modules import import_own
 from tracekit.trace.build import shown
 from tracekit.trace.errors import UsageError
 
@@ -136,7 +136,7 @@ class Registry(Generic[T]):
                 f"{PurePath(module_name).stem}:{class_name}."
             )
         try:
-            return importlib.import_module(module_name)
+            return import_own(module_name)
         except (ImportError, TypeError, ValueError) as error:  # the latter: no name of a module
             raise UsageError(
                 f"{fault}: {error}; the module must be importable from the current directory."

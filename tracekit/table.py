@@ -7,6 +7,8 @@ from itertools import groupby
 from textwrap import indent
 from typing import Any, Generic, TypeVar
 
+from tracekit.figures import printable, visible
+
 Row = TypeVar("Row")
 
 
@@ -35,10 +37,10 @@ def render(
     group: Callable[[Row], Any] | None = None,
 ) -> str:
     """Return `rows` as aligned text; an empty line where `group` of a row changes."""
-    headers = [column.header.split("\n") for column in columns]
+    headers = [[*map(printable, column.header.split("\n"))] for column in columns]
     height = max(map(len, headers))
     lines = [
-        [*[""] * (height - len(header)), *header, *(column.cell(row) for row in rows)]
+        [*[""] * (height - len(header)), *header, *(printable(column.cell(row)) for row in rows)]
         for column, header in zip(columns, headers, strict=True)
     ]
     widths = [max(map(len, column)) for column in lines]
@@ -89,12 +91,12 @@ class Table(Generic[Row]):
 
     def text(self) -> str:
         """Return the table as aligned text."""
-        title = f"{self.title}\n" if self.title else ""
+        title = f"{_lines(self.title)}\n" if self.title else ""
         return title + indent(render(self.columns, self.rows, self.group), " " * self.indent)
 
     def html(self) -> str:
         """Return the table as HTML; every text in it is escaped."""
-        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        caption = f"<caption>{_html_lines(self.title)}</caption>" if self.title else ""
         header = _html_row("th", [column.header for column in self.columns])
         bodies = []
         for _, rows in groupby(self.rows, self.group or (lambda row: None)):
@@ -108,7 +110,7 @@ Part = str | Table[Any]  # lines of text, or a table
 
 def as_text(parts: Iterable[Part]) -> str:
     """Return `parts` as plain text, with empty lines between them."""
-    return "\n\n".join(part if isinstance(part, str) else part.text() for part in parts)
+    return "\n\n".join(_lines(part) if isinstance(part, str) else part.text() for part in parts)
 
 
 def as_html(parts: Iterable[Part]) -> str:
@@ -122,5 +124,9 @@ def _html_row(tag: str, texts: Iterable[str]) -> str:
     return f"<tr>{''.join(f'<{tag}>{_html_lines(text.strip())}</{tag}>' for text in texts)}</tr>"
 
 
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def _html_lines(text: str) -> str:
-    return escape(text).replace("\n", "<br>")
+    return escape(visible(text)).replace("\n", "<br>")

@@ -5,6 +5,7 @@ A loaded model goes in; the address of a context comes out, which the caller fre
 
 import bisect
 import ctypes
+from typing import Any
 
 from tracekit.trace.errors import TracekitError
 from tracekit_engine import binding
@@ -37,7 +38,7 @@ def make_context(
         n_ctx=options.n_ctx,
         n_batch=chunk,
         n_ubatch=chunk,
-        n_outputs_max=1,
+        n_outputs_max=min(options.n_outputs, chunk),
         n_threads=options.compute_threads,
         n_threads_batch=options.compute_threads,
         flash_attn_type=llama.LLAMA_FLASH_ATTN_TYPE_DISABLED,
@@ -53,6 +54,23 @@ def make_context(
             f"{binding.log().first_error()}."
         )
     return context
+
+
+def fill_batch(batch: Any, tokens: list[int], first_step: int, n_logits: int) -> None:
+    """Put `tokens` into a batch of llama.cpp; of the last `n_logits` of them logits are wanted."""
+    batch.n_tokens = len(tokens)
+    for index, token in enumerate(tokens):
+        batch.token[index] = token
+        batch.pos[index] = first_step + index
+        batch.n_seq_id[index] = 1
+        batch.seq_id[index][0] = 0
+        batch.logits[index] = index >= len(tokens) - n_logits
+
+
+def forget_from(context: int, step: int) -> bool:
+    """Remove the tokens from `step` on from a context; say whether its model can do that."""
+    llama = binding.load()
+    return bool(llama.llama_memory_seq_rm(llama.llama_get_memory(context), 0, step, -1))
 
 
 def most_experts(file: ModelFile, options: Options, chunk: int, limit: int) -> int:

@@ -8,8 +8,9 @@ touches depends on the file any more: a mapped file that shrinks would kill the 
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from tracekit_engine import pages
 from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.pages import PAGE
+
+if TYPE_CHECKING:
+    from tracekit_engine.lanes import Lanes
 
 
 class FileMemory:
@@ -130,3 +134,18 @@ def replace_mappings(
             )
         memory[tensor.file].keep_small_pages(tensor.start, tensor.stop)
     return memory
+
+
+def read_dense(file: ModelFile, memory: Mapping[int, FileMemory], lanes: "Lanes") -> None:
+    """Read every weight but the experts into the memory that replaced the mapping."""
+    streamed = {tensor.name for group in file.expert_tensors.values() for tensor in group}
+    dense = [
+        (tensor.file, tensor.start, tensor.stop)
+        for tensor in file.tensors.values()
+        if tensor.name not in streamed
+        and tensor.file in memory
+        and memory[tensor.file].holds(tensor.start, tensor.stop)
+    ]
+    for index, start, stop in dense:
+        memory[index].occupy(start, stop)
+    lanes.read(dense)

@@ -55,6 +55,8 @@ class Options:
         no more tokens than can have their experts of one layer in the budget, whatever they select.
         Two runs agree to the bit if they have the same chunk; with another one, sums over a prompt
         may be rounded in another order.
+    n_outputs : int
+        The most tokens of a pass whose logits are wanted; more than 1 to verify drafted tokens.
     streaming : Streaming or None
         None keeps all experts resident.
     capture : Capture
@@ -65,6 +67,7 @@ class Options:
     threads: int | None = None
     n_expert_used: int | None = None
     chunk: int | None = None
+    n_outputs: int = 1
     streaming: Streaming | None = None
     capture: Capture = field(default_factory=Capture)
 
@@ -74,6 +77,7 @@ class Options:
             _check_range("--threads", self.threads, MOST_THREADS)
         if self.chunk is not None:
             _check_range("--chunk", self.chunk, MOST_CTX)
+        _check_range("n_outputs", self.n_outputs, MOST_CTX)
 
     @property
     def compute_threads(self) -> int:

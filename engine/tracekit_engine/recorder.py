@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
+from tracekit.trace.agreement import Agreement
 from tracekit.trace.errors import UsageError
 from tracekit.trace.folder import check_target
 from tracekit.trace.schema import DECODE, PREFILL
@@ -20,6 +21,7 @@ from tracekit_engine.budget import check_given_budget
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options
+from tracekit_engine.own_check import verify_recording
 from tracekit_engine.prompts import Prompt
 from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 from tracekit_engine.sampling import Sampler, Sampling
@@ -119,6 +121,8 @@ class Recording:
         Budget of the expert cache; None if experts are not streamed.
     token_cycle : int
         Bytes of experts that one token touches over all layers.
+    agreement : Agreement or None
+        Whether a replay of the trace gives what was recorded; None if experts are not streamed.
     """
 
     path: Path
@@ -126,6 +130,7 @@ class Recording:
     progress: Progress
     cache_bytes: int | None
     token_cycle: int
+    agreement: Agreement | None = None
 
 
 def record(
@@ -222,7 +227,8 @@ def record(
             run = _Run(session, writer, generation, token_lists, on_progress, on_piece)
             ended = run.record()
         budget = session.store.budget if session.store else None
-        return Recording(path, ended, run.progress, budget, session.token_cycle)
+        agreement = None if budget is None else verify_recording(path, budget)
+        return Recording(path, ended, run.progress, budget, session.token_cycle, agreement)
 
 
 class _Run:
@@ -302,8 +308,8 @@ class _Run:
     def _report(self, evaluated: Pass, phase: int) -> None:
         progress = self.progress
         if phase == DECODE:
-            progress.decoded += 1
-            progress.decoded_in_turn += 1
+            progress.decoded += len(evaluated.tokens)
+            progress.decoded_in_turn += len(evaluated.tokens)
             progress.decode_seconds += evaluated.wall_ms / 1e3
         else:
             progress.prefilled += len(evaluated.tokens)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.trace.schema import DECODE
 from tracekit_engine.session import Pass, Session
 
 
@@ -27,7 +28,18 @@ def routing_rows(evaluated: Pass, place: Place) -> dict[str, np.ndarray]:
     Columns that the hook did not copy are left out. A layer may run fewer tokens than the pass has:
     before the last layer llama.cpp keeps only the tokens whose output is wanted. These are the
     pass's last tokens.
+
+    Raises
+    ------
+    ValueError
+        The pass decodes several tokens, and not all of them ran through the last layer.
     """
+    if place.phase == DECODE and any(
+        n < len(evaluated.tokens) for _, n in evaluated.captured.layers
+    ):
+        raise ValueError(
+            "a decode pass has every layer of its tokens: evaluate with every_token=True"
+        )
     captured, stop = evaluated.captured, evaluated.first_step + len(evaluated.tokens)
     numbers, counts = zip(*captured.layers, strict=True)
     rows: dict[str, np.ndarray] = {

@@ -23,13 +23,12 @@ from tracekit_engine.budget import (
     largest_chunk,
     tokens_that_fit,
 )
-from tracekit_engine.context import make_context, most_experts
+from tracekit_engine.context import fill_batch, forget_from, make_context, most_experts
 from tracekit_engine.expert_check import check_plan
-from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.graph import Plan, read_plan
 from tracekit_engine.hook import Hook, PassCapture
 from tracekit_engine.lanes import Lanes
-from tracekit_engine.memory import FileMemory, replace_mappings
+from tracekit_engine.memory import read_dense, replace_mappings
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options, Streaming
@@ -87,7 +86,7 @@ class Session:
     def __init__(self, model: str | os.PathLike[str] | Model, options: Options | None = None):
         self.options = options or Options()
         self._context: int | None = None
-        self._has_logits = False
+        self._n_logits = 0  # so many of the last pass's last tokens have logits
         self.lanes: Lanes | None = None
         self.store: ExpertStore | None = None
         if isinstance(model, Model):
@@ -158,7 +157,7 @@ class Session:
     def context(self) -> int:
         """Address of llama.cpp's context for a sampler; ValueError if there are no logits."""
         context = self._open_context()
-        if not self._has_logits:
+        if not self._n_logits:
             raise ValueError("there are no logits: evaluate with want_logits first")
         return context
 
@@ -185,14 +184,40 @@ class Session:
         llama = binding.load()
         llama.llama_memory_clear(llama.llama_get_memory(self._open_context()), True)
         self.position = 0
-        self._has_logits = False
+        self._n_logits = 0
+
+    def rewind(self, step: int) -> None:
+        """Forget the tokens from `step` on, such as rejected drafts; the expert cache stays.
+
+        Parameters
+        ----------
+        step : int
+            Context position of the first token to forget.
+
+        Raises
+        ------
+        ValueError
+            The context does not reach that far.
+        TracekitError
+            The model keeps one state of all tokens, as recurrent ones do.
+        """
+        context = self._open_context()
+        if not 0 <= step <= self.position:
+            raise ValueError(f"there are steps 0 to {self.position - 1}; {step} is none of them")
+        if step < self.position and not forget_from(context, step):
+            raise TracekitError(
+                f"{self.file.paths[0]} ({self.file.arch}) cannot forget its last tokens alone; clear "
+                "the session and evaluate the others again."
+            )
+        if step < self.position:
+            self.position, self._n_logits = step, 0
 
     def _open_context(self) -> int:
         if self._context is None:
             raise ValueError("the session is closed")
         return self._context
 
-    def evaluate(self, tokens: list[int], want_logits: bool) -> Pass:
+    def evaluate(self, tokens: list[int], want_logits: bool, every_token: bool = False) -> Pass:
         """Evaluate up to `chunk` tokens that follow those evaluated so far, in one pass.
 
         Parameters
@@ -200,11 +225,15 @@ class Session:
         want_logits : bool
             Whether the last token's logits are wanted. If not, most models run no token
             through the last layer's experts.
+        every_token : bool
+            Whether the logits of all tokens are wanted, as to verify drafted ones; then all of them
+            run through the last layer's experts.
 
         Raises
         ------
         ValueError
-            The context has no room for the tokens, or there are too many of them, or none.
+            The context has no room for the tokens, or there are too many of them, or none; or more
+            logits are wanted than the options have room for.
         TracekitError
             A model's file was cut or written to, or a read failed.
         KeyboardInterrupt
@@ -219,11 +248,16 @@ class Session:
                 f"the context of {self.options.n_ctx} tokens holds {self.position}, so {len(tokens)} "
                 "more have no room: clear the session, or open one with a larger n_ctx"
             )
+        n_logits = len(tokens) if every_token else int(want_logits)
+        if n_logits > self.options.n_outputs:
+            raise ValueError(
+                f"the logits of {n_logits} tokens are wanted: open the session with n_outputs of as many"
+            )
         self.model.check_tokens(tokens)
         started, first_step = time.perf_counter(), self.position
         try:
             with interrupts.counted() as self._hook.ctrl_c, self._whole_files():
-                captured = self._evaluate_watched(tokens, want_logits)
+                captured = self._evaluate_watched(tokens, n_logits)
         except BaseException:
             self.clear()
             if self.store is not None:
@@ -248,14 +282,28 @@ class Session:
             raise
         self.model.files.check()
 
-    def logits(self) -> np.ndarray:
-        """Return the last token's logits, float32 [n_vocab]."""
-        pointer = binding.load().llama_get_logits_ith(self.context, -1)
+    def logits(self, index: int = -1) -> np.ndarray:
+        """Return the logits of a token of the last pass, float32 [n_vocab].
+
+        Parameters
+        ----------
+        index : int
+            Counted from the end: -1 is the last token; another one needs ``every_token``.
+
+        Raises
+        ------
+        ValueError
+            That token has no logits.
+        """
+        context = self.context
+        if not -self._n_logits <= index < 0:
+            raise ValueError(f"of the last pass only the last {self._n_logits} tokens have logits")
+        pointer = binding.load().llama_get_logits_ith(context, index)
         return np.ctypeslib.as_array(pointer, (self.model.n_vocab,)).copy()
 
-    def _evaluate_watched(self, tokens: list[int], want_logits: bool) -> PassCapture:
+    def _evaluate_watched(self, tokens: list[int], n_logits: int) -> PassCapture:
         self._hook.begin(len(tokens))
-        self._decode(tokens, want_logits)
+        self._decode(tokens, n_logits)
         captured = self._hook.end()
         self._check_finite(captured)
         has_all_tokens = [count == len(tokens) for _, count in captured.layers]
@@ -266,26 +314,18 @@ class Session:
             )
         return captured
 
-    def _decode(self, tokens: list[int], want_logits: bool) -> None:
-        batch = self._batch
-        batch.n_tokens = len(tokens)
-        for index, token in enumerate(tokens):
-            batch.token[index] = token
-            batch.pos[index] = self.position + index
-            batch.n_seq_id[index] = 1
-            batch.seq_id[index][0] = 0
-            batch.logits[index] = 0
-        batch.logits[len(tokens) - 1] = want_logits
+    def _decode(self, tokens: list[int], n_logits: int) -> None:
+        fill_batch(self._batch, tokens, self.position, n_logits)
         binding.log().clear()
-        self._has_logits = False
-        status = binding.load().llama_decode(self._context, batch)
+        self._n_logits = 0
+        status = binding.load().llama_decode(self._context, self._batch)
         self._hook.reraise()
         if status != 0:
             raise TracekitError(
                 f"llama.cpp cannot evaluate the tokens at step {self.position} "
                 f"({status}): {binding.log().first_error()}."
             )
-        self._has_logits = want_logits
+        self._n_logits = n_logits
 
     def _check_finite(self, captured: PassCapture) -> None:
         by_logits = {layer.layer for layer in self.plan.layers if layer.selects_by_logits}
@@ -311,7 +351,7 @@ class Session:
         llama = binding.load()
         nodes = self._hook.collect_nodes()
         llama.llama_set_n_threads(self._context, 1, 1)  # what is guarded has one thread
-        self._decode([self.model.first_token], want_logits=True)
+        self._decode([self.model.first_token], n_logits=1)
         llama.llama_set_n_threads(self._context, self.threads, self.threads)
         if np.isnan(self.logits()).any():
             raise self._not_finite("in the logits of a first token")
@@ -349,7 +389,7 @@ class Session:
         self.model.files.release()
         self.lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
         self.model.files.check_names()
-        self._read_dense(memory, self.lanes)
+        read_dense(self.file, memory, self.lanes)
         self.lanes.forget_cached()
         budget = streaming.cache_bytes
         if budget is None:
@@ -357,19 +397,3 @@ class Session:
         self.store = ExpertStore(self._experts, memory, self.lanes, int(budget))
         self.chunk = min(self.chunk, tokens_that_fit(self.file, budget, self.options))
         self._hook.on_selection = self.store.load
-
-    def _read_dense(self, memory: dict[int, FileMemory], lanes: Lanes) -> None:
-        """Read every weight but the experts into the memory that replaced the mapping."""
-        streamed = {tensor.name for group in self.file.expert_tensors.values() for tensor in group}
-        dense = [
-            (tensor.file, tensor.start, tensor.stop)
-            for tensor in self.file.tensors.values()
-            if tensor.name not in streamed and _has_place(memory, tensor)
-        ]
-        for file, start, stop in dense:
-            memory[file].occupy(start, stop)
-        lanes.read(dense)
-
-
-def _has_place(memory: dict[int, FileMemory], tensor: StoredTensor) -> bool:
-    return tensor.file in memory and memory[tensor.file].holds(tensor.start, tensor.stop)

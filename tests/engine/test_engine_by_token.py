@@ -92,6 +92,7 @@ def test_a_token_table_is_exact_and_no_router_guesses(trace_path: Path, tmp_path
     assert "CTRL IS BELOW" not in run("predict", trace_path).stdout
 
 
+@pytest.mark.slow
 def test_policies_act_on_what_is_known_there(trace_path: Path) -> None:
     arguments = ["--policy", "retention,prefetch", "--cache-mib", "0.1", "--format", "json"]
     assert len(json.loads(run("replay", trace_path, *arguments).stdout)["results"]) == 2

@@ -180,6 +180,7 @@ def test_the_shared_model_with_one_tensor_for_each_expert(phone_traces: Path) ->
     assert "holds each expert as a tensor of its own" in refusal(path)
 
 
+@pytest.mark.slow  # it writes a model of thousands of experts
 def test_more_experts_than_llama_cpp_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiny_models, "EXPERTS", 2000)
     path = tiny_models.write(tmp_path / "many.gguf", "qwen3moe")

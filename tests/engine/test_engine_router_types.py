@@ -23,7 +23,11 @@ def recorded(kind: Type, folder: Path) -> Trace:
     return Trace.open(folder / "run.trace")
 
 
-@pytest.mark.parametrize("kind", ROUNDED_TO, ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k == Type.Q8_0 else [pytest.mark.slow]) for k in ROUNDED_TO],
+    ids=lambda kind: kind.name,
+)
 def test_rounding_the_gate_input_is_the_whole_difference(kind: Type, tmp_path: Path) -> None:
     trace = recorded(kind, tmp_path)
     assert trace.facts.notes["router_types"] == {kind.name: [0, 1, 2]}

@@ -22,6 +22,7 @@ def hit_rate_curves(
     cache_bytes: int | Sequence[int] | None = None,
     *,
     params: Mapping[str, Any] | None = None,
+    bypass: bool = False,
     seed: int = 0,
     jobs: int | None = None,
 ) -> pd.DataFrame:
@@ -35,7 +36,7 @@ def hit_rate_curves(
         Budgets; by default a grid from nothing to all that the trace touches (more changes
         nothing), finer up to two token cycles, with a point at the token cycle and one at k
         experts under it, where LRU's cliff stands.
-    params, seed, jobs
+    params, bypass, seed, jobs
         As for `tracekit.replay`.
 
     Returns
@@ -57,7 +58,15 @@ def hit_rate_curves(
     batches = build_batches(trace)
     if cache_bytes is None:
         cache_bytes = budget_grid(batches)
-    result = replay(trace, policies, cache_bytes=cache_bytes, params=params, seed=seed, jobs=jobs)
+    result = replay(
+        trace,
+        policies,
+        cache_bytes=cache_bytes,
+        params=params,
+        bypass=bypass,
+        seed=seed,
+        jobs=jobs,
+    )
     return _with_limits(result, batches)
 
 

@@ -33,6 +33,9 @@ class Gain:
     baseline: Annotated[str, Declared(Unit.NAME, "the policy that it is compared with")]
     cache_bytes: Annotated[int, Declared(Unit.BYTES, "the cache budget")]
     cache_fraction: Annotated[float, Declared(Unit.FRACTION, "the budget, of the expert bank")]
+    bypass: Annotated[
+        bool, Declared(Unit.FLAG, "the engine may drop at once what it has just used")
+    ]
     token_cycle_bytes: Annotated[int, Declared(Unit.BYTES, "what one token touches")]
     hit_rate_decode: Annotated[
         float, Declared(Unit.FRACTION, "hits of the lookups of decoded tokens")
@@ -61,6 +64,7 @@ def hit_rate_gains(
     baseline: str | Policy = "lru",
     *,
     cache_bytes: int | Sequence[int] | None = None,
+    bypass: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Say how many more decode lookups hit than under `baseline`, at several budgets.
@@ -75,6 +79,8 @@ def hit_rate_gains(
     baseline : str or Policy
     cache_bytes : int or sequence of int, optional
         Budgets in bytes, instead of the fractions.
+    bypass : bool
+        As for `tracekit.replay`, of the policies and of the baseline.
     seed : int
         Of the intervals' bootstrap, which draws turns, or stretches of tokens, in pairs.
 
@@ -87,13 +93,13 @@ def hit_rate_gains(
     Raises
     ------
     UsageError
-        An unknown policy, a lossy one, or one that has totals only (`bound`); a size that is not
-        from 0 on.
+        An unknown policy, a lossy one, one that has totals only (`bound`) or no meaning with
+        `bypass`; a size that is not from 0 on.
     TraceError
         No decoded token, or a policy's predictor lacks a column.
     """
     found = gains_over(
-        trace, policies, cache_fraction, baseline, cache_bytes=cache_bytes, seed=seed
+        trace, policies, cache_fraction, baseline, cache_bytes=cache_bytes, bypass=bypass, seed=seed
     )
     return pd.DataFrame([asdict(gain) for gain in found])
 
@@ -105,13 +111,14 @@ def gains_over(
     baseline: str | Policy = "lru",
     *,
     cache_bytes: int | Sequence[int] | None = None,
+    bypass: bool = False,
     seed: int = 0,
 ) -> list[Gain]:
     """Return the rows of `hit_rate_gains`."""
     trace = as_trace(trace)
     turns = DecodedTurns.of(trace)
     units = Units.of(turns.turn, turns.tokens)
-    batches = build_batches(trace)
+    batches = build_batches(trace, bypass=bypass)
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
     decode = batches.phase == DECODE
@@ -146,6 +153,7 @@ def gains_over(
                     baseline=reference.name,
                     cache_bytes=cell.budget_bytes,
                     cache_fraction=cell.budget_bytes / batches.bank_bytes,
+                    bypass=bypass,
                     token_cycle_bytes=batches.token_cycle_bytes,
                     hit_rate_decode=float(rate),
                     baseline_hit_rate_decode=float(base_rate),

@@ -78,11 +78,15 @@ def _row(
 
 
 def _bit_sets(grid: DecodeGrid, n_expert: int) -> np.ndarray:
-    """Return each routing as a set of bits: uint64 [T, L, ceil(n_expert / 64)]."""
-    words = -(-n_expert // 64)
-    sets = np.zeros((grid.n_tokens * grid.n_layers, words), np.uint64)
+    """Return each routing as a set of bits: uint64 [T, L, words]."""
+    # Of tens of thousands of experts few may occur; only those have a bit.
+    occurs = np.zeros(n_expert, np.bool_)
+    occurs[grid.experts] = True
+    place = (np.cumsum(occurs) - 1).astype(np.uint16)
+    experts = place[grid.experts].reshape(grid.n_tokens * grid.n_layers, -1)
+    words = -(-int(np.count_nonzero(occurs)) // 64)
+    sets = np.zeros((len(experts), words), np.uint64)
     row = np.arange(len(sets))
-    experts = grid.experts.reshape(len(sets), -1)
     for slot in range(grid.top_k):  # one expert a row at a time, so no two writes meet
         expert = experts[:, slot]
         sets[row, expert >> 6] |= np.uint64(1) << (expert & 63).astype(np.uint64)

@@ -23,7 +23,10 @@ RECORDED = "recorded"
 
 
 def residency_timeline(
-    trace: Trace | str | Path, policy: str | Policy = "lru", cache_bytes: int | None = None
+    trace: Trace | str | Path,
+    policy: str | Policy = "lru",
+    cache_bytes: int | None = None,
+    bypass: bool = False,
 ) -> pd.DataFrame:
     """Say what every decoded token found in the cache, layer by layer.
 
@@ -35,14 +38,19 @@ def residency_timeline(
         your own comes from ``tracekit.policies.load_policy(name, params)``.
     cache_bytes : int, optional
         Budget of the replay; the recorded one by default, or a quarter of the bank.
+    bypass : bool
+        As for `tracekit.replay`.
 
     Returns
     -------
     DataFrame
         One row per (decoded token, MoE layer): ``policy``, ``params`` (a mapping),
-        ``cache_bytes`` (missing where the trace does not say), ``token`` (from 0, over all turns),
-        ``turn``, ``step``, ``layer``, ``lookups``, ``hits``, ``misses``, ``prefetched`` (found
-        because it had been read ahead; not among the hits), ``read_bytes``.
+        ``cache_bytes`` (missing where the trace does not say), ``bypass`` (of a replay: whether
+        what was just used could be dropped at once), ``token`` (from 0, over all turns),
+        ``turn``, ``step``, ``layer``, ``kept_tokens``, ``lookups``, ``hits``, ``misses``,
+        ``prefetched`` (found because it had been read ahead; not among the hits), ``read_bytes``.
+        Drafted tokens that one pass verifies have their lookups together: ``token`` then counts
+        passes, and ``kept_tokens`` says how many tokens of the pass stayed.
 
     Raises
     ------
@@ -50,15 +58,15 @@ def residency_timeline(
         No decoded token, a layer's expert size is missing, or ``"recorded"`` of a trace without
         residency.
     UsageError
-        An unknown policy, one that has totals only (`bound`), or a budget that is not a size in
-        bytes.
+        An unknown policy, one that has totals only (`bound`) or no meaning with `bypass`, or a
+        budget that is not a size in bytes.
     """
     trace = as_trace(trace)
     if policy == RECORDED:
         return _recorded(trace)
     budget = budget_of(trace, cache_bytes)
     loaded = load_policy(policy) if isinstance(policy, str) else policy
-    batches, cell = _replayed(trace, loaded, budget)
+    batches, cell = _replayed(trace, loaded, budget, bypass)
     decode = np.flatnonzero(batches.phase == DECODE)
     reads = reads_of(batches, cell)
     prefetched = 0 if cell.prefetched is None else cell.prefetched[decode]
@@ -67,10 +75,12 @@ def residency_timeline(
             "policy": loaded.name,
             "params": _each(asdict(loaded.params), len(decode)),
             "cache_bytes": budget,
-            "token": _count_tokens(batches.pass_id[decode]),
+            "bypass": bypass,
+            "token": _count_passes(batches.pass_id[decode]),
             "turn": batches.turn[decode],
             "step": batches.step[decode],
             "layer": batches.layer_ids[batches.layer[decode]],
+            "kept_tokens": _kept_tokens(trace, batches.pass_id[decode]),
             "lookups": reads.lookups[decode],
             "hits": cell.hits[decode] - prefetched,
             "misses": reads.missed[decode],
@@ -84,6 +94,7 @@ def read_bytes_by_token(
     trace: Trace | str | Path,
     policies: str | Policy | Sequence[str | Policy] | None = None,
     cache_bytes: int | None = None,
+    bypass: bool = False,
 ) -> pd.DataFrame:
     """Bytes that each decoded token read.
 
@@ -94,14 +105,16 @@ def read_bytes_by_token(
         As for `residency_timeline`. By default lru and belady, and the recording where it carries
         residency.
     cache_bytes : int, optional
+    bypass : bool
         As for `residency_timeline`.
 
     Returns
     -------
     DataFrame
-        One row per (policy, decoded token): ``policy``, ``params``, ``cache_bytes``, ``token``,
-        ``turn``, ``step``, ``read_bytes``, ``lookups``, ``hits`` (what was read ahead included),
-        ``token_cycle_bytes``.
+        One row per (policy, decoded token): ``policy``, ``params``, ``cache_bytes``, ``bypass``,
+        ``token``, ``turn``, ``step``, ``kept_tokens``, ``read_bytes``, ``lookups``, ``hits`` (what
+        was read ahead included), ``token_cycle_bytes``. Of drafted tokens that one pass verifies
+        there is one row for the pass, as in `residency_timeline`.
 
     Raises
     ------
@@ -113,9 +126,9 @@ def read_bytes_by_token(
         policies = read_by_default(trace)
     tokens = []
     for policy in names_in(policies):
-        timeline = residency_timeline(trace, policy, cache_bytes)
+        timeline = residency_timeline(trace, policy, cache_bytes, bypass)
         timeline["hits"] += timeline["prefetched"]
-        same = ["policy", "params", "cache_bytes", "token", "turn", "step"]
+        same = ["policy", "params", "cache_bytes", "bypass", "token", "turn", "step", "kept_tokens"]
         by_token = timeline.groupby("token", sort=False)
         of_run = by_token[same].first().reset_index(drop=True)
         sums = by_token[["read_bytes", "lookups", "hits"]].sum().reset_index(drop=True)
@@ -128,8 +141,8 @@ def read_by_default(trace: Trace) -> list[str]:
     return ["lru", "belady"] + ([RECORDED] if trace.has("residency") else [])
 
 
-def _replayed(trace: Trace, policy: Policy, budget: int) -> tuple[Batches, Cell]:
-    batches = build_batches(trace, weights=policy.lossy)
+def _replayed(trace: Trace, policy: Policy, budget: int, bypass: bool) -> tuple[Batches, Cell]:
+    batches = build_batches(trace, weights=policy.lossy, bypass=bypass)
     if not (batches.phase == DECODE).any():
         raise TraceError(f"{trace.name} holds no decoded token to look at.")
     inputs = inputs_of(policy, trace, batches)
@@ -158,10 +171,12 @@ def _recorded(trace: Trace) -> pd.DataFrame:
             "policy": RECORDED,
             "params": _each({}, len(states)),
             "cache_bytes": np.nan if budget is None else budget,
-            "token": _count_tokens(routing["pass"]),
+            "bypass": False,
+            "token": _count_passes(routing["pass"]),
             "turn": routing["turn"],
             "step": routing["step"],
             "layer": routing["layer"],
+            "kept_tokens": _kept_tokens(trace, routing["pass"]),
             "lookups": sum(found.values()),
             **found,
             "read_bytes": found["misses"] * sizes,
@@ -174,6 +189,13 @@ def _each(params: Mapping[str, Any], n_rows: int) -> list[Mapping[str, Any]]:
     return [params] * n_rows
 
 
-def _count_tokens(pass_id: np.ndarray) -> np.ndarray:
+def _count_passes(pass_id: np.ndarray) -> np.ndarray:
     """Give each decode pass its number, from 0."""
     return np.cumsum(np.diff(pass_id, prepend=pass_id[:1]) != 0)
+
+
+def _kept_tokens(trace: Trace, pass_id: np.ndarray) -> np.ndarray:
+    """Return how many tokens of each of the passes stayed, int64 of the shape of `pass_id`."""
+    kept = trace.steps(["pass"])["pass"][trace.kept]
+    first, last = (np.searchsorted(kept, pass_id, side=side) for side in ("left", "right"))
+    return np.asarray(last - first)

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from tracekit.cli import (
     completion,
     export,
+    formats,
     import_,
     info,
     plot,
@@ -127,6 +128,7 @@ app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("import", epilog=import_.FROM_ARRAYS)(import_.import_)
 app.command("export")(export.export)
+app.command("formats")(formats.formats)
 app.command("info")(info.info)
 app.command("policies")(policies.policies)
 
@@ -151,8 +153,6 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # An encoding without × and ≤ gets a ? instead of a traceback.
         sys.stdout.reconfigure(errors="replace")
-    # module:Class may name a class of a file in the current directory; installed modules go first.
-    sys.path.append("")
     if os.environ.get("_TRACEKIT_COMPLETE") == "complete_bash":
         completion.join_bash_words(os.environ)
     try:

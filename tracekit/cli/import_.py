@@ -2,26 +2,29 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tracekit.cli.console import Console
+from tracekit.cli.opening import open_trace
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
 from tracekit.figures import MIB, in_bytes
 from tracekit.trace.errors import UsageError
 
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
 # What somebody with arrays writes; README and docs/formats.md show the same lines.
 FROM_ARRAYS = """\
-From arrays of your own, in Python:
+With arrays at hand, these lines write a file to import; docs/formats.md has the same as CSV, Parquet and JSON lines:
 
 \b
   import numpy as np
-  experts = np.stack(chosen)  # integers [tokens, layers, k]; -1: none
-  np.savez("run.npz", experts=experts, prompt_lengths=[512], lengths=[len(experts)])
-  # then: tracekit import run.npz --expert-mib 3.5 --n-expert 64 -o run.trace
-  # docs/formats.md shows all arrays, and the same as CSV, Parquet and JSON lines
+  experts = np.stack(chosen)  # of each token, integers [layers, k]; the first 512 are the prompt
+  np.savez("run.npz", experts=experts, prompt_lengths=[512], lengths=[len(experts)], n_expert=64)
+  # then: tracekit import run.npz --expert-mib 3.5 -o run.trace
 """
 
 
@@ -99,11 +102,13 @@ def import_(
     """Turn other tools' files into a trace.
 
     The format is recognised by what is in the files, not by their names; `tracekit formats` lists
-    what can be read.
+    what can be read. What a file says of the engine's cache is compared with a replay, and the trace
+    keeps what came out.
     """
     console = Console(quiet, verbose)
     check_free(output, force)
-    from tracekit.formats import ImportOptions, import_any
+    from tracekit.formats import ImportOptions, import_any, is_read_whole
+    from tracekit.trace import write_trace
     from tracekit.trace.folder import check_target
 
     check_target(output, force)
@@ -118,21 +123,25 @@ def import_(
         chunk=chunk,
     )
     cache_bytes = None if cache_mib is None else round(cache_mib * MIB)
-    done = import_any(files, output, options, force=force, cache_bytes=cache_bytes)
-    for warning in done.warnings:
-        console.warn(warning)
+    ask = ""
+    if is_read_whole(files):
+        trace = open_trace(files, console, cache_bytes, options=options)
+        write_trace(trace, output, force=force)
+        facts, n_rows, has_residency = trace.facts, trace.n_rows, trace.has("residency")
+        if has_residency and trace.budget_bytes is None:
+            ask = _ask_for_budget(trace, files[0])
+    else:
+        done = import_any(files, output, options, force=force, cache_bytes=cache_bytes)
+        for warning in done.warnings:
+            console.warn(warning)
+        facts, n_rows, has_residency = done.facts, done.n_rows, "residency" in done.columns
     n_bytes = sum(part.stat().st_size for part in output.iterdir())
-    console.note(f"Wrote {output}: {done.n_rows} routings, {in_bytes(n_bytes)}.")
-    for name, how in done.facts.inferred.items():
+    console.note(f"Wrote {output}: {n_rows} routings, {in_bytes(n_bytes)}.")
+    for name, how in facts.inferred.items():
         console.note(f"{files[0]} does not say {_WORDS.get(name, name)}: {how}.")
-    validate = []
-    if "residency" in done.columns:
-        if done.facts.engine is None or done.facts.engine.cache_bytes is None:
-            console.note(
-                f"{files[0]} does not say how large the engine's cache was; give --cache-mib."
-            )
-        else:
-            validate = ["--validate"]
+    if ask:
+        console.note(ask)
+    validate = ["--validate"] if has_residency and not ask else []
     console.note(f"Next: {shlex.join(['tracekit', 'replay', str(output), *validate])}")
 
 
@@ -143,3 +152,16 @@ _WORDS = {
     "passes": "its passes",
     "phases": "what is prompt",
 }
+
+
+def _ask_for_budget(trace: "Trace", file: Path) -> str:
+    """Ask for the budget that the file does not give; name the one that fits what it recorded."""
+    from tracekit.replaying.reasons import fitting_budget
+    from tracekit.routing.residency import sizes_are_known
+
+    text = f"{file} does not say how large the engine's cache was; give --cache-mib"
+    fits = fitting_budget(trace) if sizes_are_known(trace) else None
+    if fits is None:
+        return f"{text}."
+    size = f"{fits / MIB:.12g}"
+    return f"{text} {size}, if it was that: lru at {size} MiB gives what was recorded."

@@ -1,7 +1,9 @@
 """``tracekit info``: what a trace holds."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
@@ -16,6 +18,9 @@ from tracekit.cli.options import (
 from tracekit.cli.output import Output
 from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
 
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
+
 # Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
     "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
@@ -24,12 +29,26 @@ _OPTIONAL = {
 }
 # Without these some questions have no answer. The other columns are absent from many sound traces.
 _WORTH_HAVING = ("weights", "residency", "logits", "gate_input", "embedding", "router_matrix")
+_SLOTS = {
+    "sorted": "in the order of the expert ids, so their rank is not known",
+    "unknown": "in an order that the source does not say, so their rank is not known",
+}
+
+_PLACE = ("turn", "pass", "step", "layer", "expert")
 
 Facts = Mapping[str, Any]
 
 
 def info(
     trace: TraceArgument,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare what the engine recorded of its cache with a replay, and keep in the "
+            "trace what comes out.",
+        ),
+    ] = False,
     format: TableOrJsonOption = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -39,26 +58,46 @@ def info(
     """Show what a trace holds: model, tokens, columns."""
     console = Console(quiet, verbose)
     destination = Output(console, output, format, force, formats=("table", "json"), inputs=[trace])
-    from tracekit.routing.residency import recorded_rates
+    from tracekit.routing.residency import recorded_rates, why_unverified
     from tracekit.trace import describe
 
-    opened = open_trace(trace, console)
+    opened = open_trace(trace, console, anew=verify)
     facts = describe(opened) | recorded_rates(opened)
+    if verify:
+        _keep(opened, console)
+    unverified = None if facts["agreement"] else why_unverified(opened)
     destination.write(
-        table=lambda: "\n".join(f"{name:<9} {printable(text)}" for name, text in _lines(facts)),
+        table=lambda: "\n".join(
+            f"{name:<9} {printable(text)}" for name, text in _lines(facts, unverified)
+        ),
         document=lambda: {"schema": "tracekit.info/1", **facts},
     )
 
 
-def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
+def _keep(trace: "Trace", console: Console) -> None:
+    """Write what came out of a comparison into the trace, where there is one to write into."""
+    from tracekit.routing.residency import why_unverified
+    from tracekit.trace.folder import keep_agreement
+
+    agreement = trace.facts.current_agreement
+    if agreement is None:
+        console.note(f"{trace.name} cannot be verified: {why_unverified(trace)}.")
+    elif trace.path is not None:
+        keep_agreement(trace.path, agreement)
+        console.note(f"Kept in {trace.path}: {agreement.compared} differ.")
+
+
+def _lines(facts: Facts, unverified: str | None) -> Iterator[tuple[str, str]]:
     whole = "complete" if facts["complete"] else "incomplete"
     ended = f", ended: {facts['ended']}" if facts["ended"] else ""
     created = f", created {facts['created']}" if facts["created"] else ""
     yield "trace", f"{facts['path']} ({facts['source']}, {whole}{ended}{created})"
-    yield "model", _model(facts["model"])
+    yield "model", _model(facts["model"], facts["inferred"])
     yield "experts", _experts(facts)
     yield "engine", _engine(facts)
     yield "tokens", _tokens(facts)
+    if costs := _costs(facts):
+        yield "decoding", costs
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -68,10 +107,31 @@ def _lines(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{percent(facts['recorded_hit_rate_cumulative'])} % cumulative "
             f"({facts['recorded_lookups']} lookups)",
         )
+    if facts["agreement"] is not None:
+        yield "replayed", _agreement(facts["agreement"])
+    elif unverified and facts["recorded_lookups"] is not None:
+        yield "replayed", f"not compared with the recording: {unverified}"
     carried = [n for file, names in _OPTIONAL.items() for n in names if n in facts["columns"][file]]
     yield "carries", ", ".join(carried) or "-"
+    if facts["slot_order"] != "ranked":
+        yield "slots", _SLOTS[facts["slot_order"]]
+    for name, how in facts["inferred"].items():
+        yield "inferred", f"{name}: {how}"
     yield "lacks", ", ".join(name for name in _WORTH_HAVING if name not in carried) or "-"
     yield "digest", f"sha256 {facts['digest']}"
+
+
+def _agreement(found: Facts) -> str:
+    from tracekit.trace.agreement import Agreement
+
+    agreement = Agreement(**found)
+    text = f"{agreement.replayed}: {agreement.compared} differ from the recording"
+    first = agreement.first_mismatch
+    if first is None:
+        return text
+    place = ", ".join(f"{name} {value}" for name, value in first.items() if name in _PLACE)
+    text += f", the first at {place}: {first['recorded']} recorded, {first['replayed']} replayed"
+    return f"{text}; {agreement.likely_reason or 'no reason was found'}"
 
 
 def _tokens(facts: Facts) -> str:
@@ -79,9 +139,8 @@ def _tokens(facts: Facts) -> str:
         f"{facts['tokens_prefill']} prefill, {facts['tokens_decode']} decode; "
         f"{counted(facts['turns'], 'turn')}, {counted(facts['passes'], 'pass', 'passes')}"
     )
-    decoded = facts["tokens_decode"] + facts["tokens_rejected"]
-    if decoded > facts["passes_decode"]:
-        each = decoded / facts["passes_decode"]
+    if _has_drafts(facts):
+        each = (facts["tokens_decode"] + facts["tokens_rejected"]) / facts["passes_decode"]
         text += (
             f"; {each:.2f} tokens per decode pass, "
             f"{counted(facts['tokens_rejected'], 'drafted token')} rejected"
@@ -91,10 +150,34 @@ def _tokens(facts: Facts) -> str:
     return text
 
 
-def _model(model: Facts) -> str:
+def _has_drafts(facts: Facts) -> bool:
+    """Say whether some decode pass had more than one token, or one that did not stay."""
+    kept, rejected, passes = (
+        facts[n] for n in ("tokens_decode", "tokens_rejected", "passes_decode")
+    )
+    return bool(rejected or kept > passes)
+
+
+def _costs(facts: Facts) -> str:
+    """Write the mean time and bytes of a decode pass, and of a kept token where that is another."""
+
+    def of(kind: str) -> str:
+        time, read = (facts[f"{name}_per_{kind}_decode"] for name in ("wall_ms", "read_bytes"))
+        parts = [] if time is None else [f"{time:,.3g} ms"]
+        return " and ".join([*parts, *([] if read is None else [f"{mib(read)} MiB read"])])
+
+    if not of("token"):
+        return ""
+    if not _has_drafts(facts):
+        return f"{of('token')} per token, on average"
+    return f"{of('pass')} per pass, {of('token')} per kept token, on average"
+
+
+def _model(model: Facts, inferred: Facts) -> str:
+    guessed = " or more" if "n_expert" in inferred else ""
     parts = [
         f"{model['name']} ({model['arch']}), {counted(model['n_layer'], 'layer')}, "
-        f"{model['moe_layers']} of them MoE: {model['n_expert']} experts, "
+        f"{model['moe_layers']} of them MoE: {model['n_expert']} experts{guessed}, "
         f"{model['top_k']} used per token"
     ]
     if model["quantisation"]:
@@ -108,7 +191,10 @@ def _model(model: Facts) -> str:
 
 def _experts(facts: Facts) -> str:
     if facts["bank_bytes"] is None:
-        return "sizes unknown, so a cache cannot be replayed"
+        return (
+            "sizes unknown, so caches are replayed at --cache-fraction alone; `tracekit import` "
+            "takes --model and --expert-mib"
+        )
     sizes = dict.fromkeys(in_bytes(facts[f"expert_bytes_{end}"]) for end in ("min", "max"))
     return (
         f"{' to '.join(sizes)} each, bank {mib(facts['bank_bytes'])} MiB, "

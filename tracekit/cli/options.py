@@ -7,7 +7,7 @@ Nothing here knows what a command does with them.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,16 +30,15 @@ def _whole(option: str, least: int) -> Callable[[str], int]:
     return parse
 
 
-TraceArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TRACE",
-        parser=resolve,
-        help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
-        show_default=False,
-        autocompletion=completion.traces,
-    ),
-]
+_TRACE = typer.Argument(
+    metavar="TRACE",
+    parser=resolve,
+    help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
+    show_default=False,
+    autocompletion=completion.traces,
+)
+TraceArgument = Annotated[Path, _TRACE]
+OptionalTraceArgument = Annotated[Path | None, _TRACE]
 FormatOption = Annotated[
     str | None,
     typer.Option(
@@ -64,6 +63,14 @@ OutputOption = Annotated[
         "-o", "--output", metavar="FILE", help="Write the result to this file, not to stdout."
     ),
 ]
+BypassOption = Annotated[
+    bool,
+    typer.Option(
+        "--bypass",
+        help="The engine may drop at once what it has just used: it stages what it reads in a scratch "
+        "buffer that is not charged to the cache.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 QuietOption = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print no notes, warnings or progress.")
@@ -79,6 +86,26 @@ JobsOption = Annotated[
         metavar="N", parser=_whole("--jobs", 1), help="Threads to use. Default: all cores."
     ),
 ]
+
+
+def policy_option(help: str) -> Any:
+    """Return the option ``--policy``, which takes names of policies."""
+    return typer.Option(
+        "--policy", metavar="NAME[,NAME…]", help=help, autocompletion=completion.policies
+    )
+
+
+def predictor_option(help: str) -> Any:
+    """Return the option ``--predictor``, which takes names of predictors."""
+    return typer.Option(
+        "--predictor", metavar="NAME[,NAME…]", help=help, autocompletion=completion.predictors
+    )
+
+
+def cache_mib_option(default: str = "") -> Any:
+    """Return the option ``--cache-mib``; `default` is the sentence that names its default."""
+    help = f"Cache budgets in MiB (2^20 bytes). {default}".strip()
+    return typer.Option("--cache-mib", metavar="MIB[,MIB…]", help=help)
 
 
 def split(option: str, values: Sequence[str]) -> list[str]:

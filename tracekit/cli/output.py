@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 from tracekit.cli.console import Console
-from tracekit.figures import settings
+from tracekit.figures import csv_cell, settings
 from tracekit.trace.errors import UsageError
 
 FORMATS = ("table", "json", "csv", "parquet")
@@ -67,8 +68,8 @@ def _holds(source: Path, path: Path) -> bool:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside `path`; rename it to `path` at the end, remove it on failure.
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Give a new file beside `path`; rename it to `path` at the end, remove it on failure.
 
     A device or a pipe is written directly: it cannot be renamed.
 
@@ -79,8 +80,8 @@ def written_whole(path: Path) -> Iterator[Path]:
     """
     from tracekit.trace.atomic import result_file
 
-    with result_file(path) as work:
-        yield work
+    with result_file(path) as file:
+        yield file
 
 
 class Output:
@@ -168,8 +169,8 @@ class Output:
         if self.path is None:
             print(data.decode(), end="")
         else:
-            with written_whole(self.path) as work:
-                work.write_bytes(data)
+            with written_whole(self.path) as file:
+                file.write(data)
             self.console.note(f"Wrote {self.path}.")
 
 
@@ -217,14 +218,18 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return `rows` as CSV: a header line, an empty field for null, ``true`` and ``false``."""
+    """Return `rows` as CSV: a header line, an empty field for null, ``true`` and ``false``.
+
+    A text that a spreadsheet would run as a formula has an apostrophe before it.
+    """
     columns = _columns(rows)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    lines: list[str] = []
+    # The writer quotes what holds a character of the line's end: a text may hold either.
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
+    writer.writerow(map(csv_cell, columns))
     for values in zip(*columns.values(), strict=True):
-        writer.writerow([str(v).lower() if isinstance(v, bool) else v for v in values])
-    return text.getvalue()
+        writer.writerow([str(v).lower() if isinstance(v, bool) else csv_cell(v) for v in values])
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
 def to_parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -2,16 +2,22 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
-from tracekit.cli.options import ForceOption, JobsOption, QuietOption, SeedOption
+from tracekit.cli.options import (
+    BypassOption,
+    ForceOption,
+    JobsOption,
+    OptionalTraceArgument,
+    QuietOption,
+    SeedOption,
+)
 from tracekit.cli.output import check_file, to_csv, to_parquet, written_whole
-from tracekit.datasets import resolve
 from tracekit.figures import settings
 from tracekit.trace.errors import UsageError
 
@@ -26,6 +32,7 @@ OPTIONS = {
     "params": "--param",
     "predictors": "--predictor",
     "cache_bytes": "--cache-mib",
+    "bypass": "--bypass",
     "horizon": "--horizon",
     "named": "--named",
 }
@@ -39,21 +46,11 @@ KindArgument = Annotated[
         autocompletion=completion.kinds,
     ),
 ]
-TraceArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="TRACE",
-        parser=resolve,
-        help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
-        show_default=False,
-        autocompletion=completion.traces,
-    ),
-]
 
 
 def plot(
     kind: KindArgument = None,
-    trace: TraceArgument = None,
+    trace: OptionalTraceArgument = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -67,24 +64,10 @@ def plot(
     list_kinds: Annotated[bool, typer.Option("--list", help="List the kinds and exit.")] = False,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Cache policies to draw; `recorded` is what the engine found.",
-            autocompletion=completion.policies,
-        ),
+        options.policy_option("Cache policies to draw; `recorded` is what the engine found."),
     ] = None,
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Predictors to draw.",
-            autocompletion=completion.predictors,
-        ),
-    ] = None,
-    cache_mib: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
-    ] = None,
+    predictor: Annotated[list[str] | None, options.predictor_option("Predictors to draw.")] = None,
+    cache_mib: Annotated[list[str] | None, options.cache_mib_option()] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,6 +83,7 @@ def plot(
         list[str] | None,
         typer.Option(metavar="M[,M…]", help="How many experts the predictors name."),
     ] = None,
+    bypass: BypassOption = False,
     dpi: Annotated[
         int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
     ] = 150,
@@ -139,6 +123,7 @@ def plot(
         cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
         horizon=options.whole_numbers("--horizon", horizon) if horizon else None,
         named=options.whole_numbers("--named", named) if named else None,
+        bypass=bypass,
         seed=seed,
         jobs=jobs,
     )
@@ -149,15 +134,15 @@ def plot(
     data = chosen.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)
-    with written_whole(output) as work:
+    with written_whole(output) as file:
         if form in PICTURES:
             axes = chosen.draw(data)
             add_caption(axes, caption(opened))
             # A plot that was given no Axes made a whole figure for itself.
-            _save(cast("Figure", axes.figure), work, form, dpi)
+            _save(cast("Figure", axes.figure), file, form, dpi)
         else:
             records = _records(data)
-            work.write_bytes(to_csv(records).encode() if form == "csv" else to_parquet(records))
+            file.write(to_csv(records).encode() if form == "csv" else to_parquet(records))
     console.note(f"Wrote {output}.")
 
 
@@ -170,7 +155,7 @@ def _records(data: "pd.DataFrame") -> list[dict[str, Any]]:
     return records
 
 
-def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
+def _save(figure: "Figure", file: BinaryIO, form: str, dpi: int) -> None:
     from matplotlib import rc_context
 
     # Without a date, and with names that are not random, the same data give the same file.
@@ -178,7 +163,7 @@ def _save(figure: "Figure", path: Path, form: str, dpi: int) -> None:
     with rc_context({"svg.hashsalt": "tracekit"}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(path, format=form, dpi=dpi, metadata=metadata)
+        figure.savefig(file, format=form, dpi=dpi, metadata=metadata)
 
 
 def _print_kinds() -> None:

@@ -30,12 +30,9 @@ def predict(
     trace: TraceArgument,
     predictor: Annotated[
         list[str] | None,
-        typer.Option(
-            "--predictor",
-            metavar="NAME[,NAME…]",
-            help="Predictors to score, or module:Class of your own. Default: all that the trace "
-            "has the columns for.",
-            autocompletion=completion.predictors,
+        options.predictor_option(
+            "Predictors to score, or module:Class of your own. Default: all that the trace has "
+            "the columns for."
         ),
     ] = None,
     horizon: Annotated[

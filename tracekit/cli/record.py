@@ -228,6 +228,8 @@ def record(
     if printer:
         printer.end()
     console.note(_summary(recording.path, recording.progress, recording.ended))
+    if recording.agreement is not None and not recording.agreement.holds:
+        console.warn(recording.agreement.sentence(str(recording.path)))
     console.note(_next_command(recording.path, recording.cache_bytes))
     if recording.ended == "interrupted":
         raise typer.Exit(INTERRUPTED)

@@ -11,6 +11,7 @@ from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     FormatOption,
     JobsOption,
@@ -43,11 +44,8 @@ def replay(
     ] = None,
     cache_mib: Annotated[
         list[str] | None,
-        typer.Option(
-            "--cache-mib",
-            metavar="MIB[,MIB…]",
-            help="Cache budgets in MiB (2^20 bytes). Default: the recorded budget, else 10, 25 and "
-            "50 % of all expert bytes.",
+        options.cache_mib_option(
+            "Default: the recorded budget, else 10, 25 and 50 % of all expert bytes."
         ),
     ] = None,
     cache_fraction: Annotated[
@@ -77,6 +75,7 @@ def replay(
             help="Compare each decode lookup with the recorded one, at the recorded budget.",
         ),
     ] = False,
+    bypass: BypassOption = False,
     static: Annotated[
         bool,
         typer.Option(
@@ -137,6 +136,7 @@ def replay(
                 params=params,
                 seed=seed,
                 jobs=jobs,
+                bypass=bypass,
                 per_layer=per_layer,
                 validate=validate,
                 flash_mib_s=flash_mib_s,

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from tracekit.cli import completion, options
+from tracekit.cli import options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
+    BypassOption,
     ForceOption,
     JobsOption,
     QuietOption,
@@ -27,26 +28,10 @@ def report(
             "-o", "--output", metavar="FILE.html", help="The page to write.", show_default=False
         ),
     ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Cache policies to replay.",
-            autocompletion=completion.policies,
-        ),
-    ] = None,
-    predictor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME[,NAME…]",
-            help="Predictors to score.",
-            autocompletion=completion.predictors,
-        ),
-    ] = None,
-    cache_mib: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MIB[,MIB…]", help="Cache budgets in MiB (2^20 bytes)."),
-    ] = None,
+    policy: Annotated[list[str] | None, options.policy_option("Cache policies to replay.")] = None,
+    predictor: Annotated[list[str] | None, options.predictor_option("Predictors to score.")] = None,
+    cache_mib: Annotated[list[str] | None, options.cache_mib_option()] = None,
+    bypass: BypassOption = False,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     force: ForceOption = False,
@@ -69,11 +54,12 @@ def report(
             policies=policies,
             predictors=options.split("--predictor", predictor) if predictor else None,
             cache_bytes=options.cache_bytes(cache_mib) if cache_mib else None,
+            bypass=bypass,
             seed=seed,
             jobs=jobs,
             progress=update,
         )
-    with written_whole(output) as work:
-        work.write_text(page, encoding="utf-8", errors="backslashreplace")
+    with written_whole(output) as file:
+        file.write(page.encode(errors="backslashreplace"))
     console.note(f"Wrote {output}: {in_bytes(output.stat().st_size)}, one file.")
     console.note("Next: open it in a browser.")

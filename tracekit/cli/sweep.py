@@ -14,7 +14,8 @@ from tracekit.cli.options import (
     TableOrJsonOption,
     VerboseOption,
 )
-from tracekit.cli.output import Output, check_free, written_whole
+from tracekit.cli.output import Output, check_file, written_whole
+from tracekit.figures import printable
 from tracekit.trace.errors import TracekitError
 
 if TYPE_CHECKING:
@@ -60,21 +61,25 @@ def sweep(
 ) -> None:
     """Rerun studies and say which of their claims hold.
 
-    The result table of a study is written beside it: `x.csv` for `x.toml`.
+    The result table of a study is written beside it: `x.csv` for `x.toml`. It replaces a former one;
+    another file of that name only with --force.
     """
     console = Console(quiet, verbose)
     destination = Output(console, output, format, force, formats=("table", "json"), inputs=study)
-    from tracekit.studies import read_study, trace_paths
+    from tracekit.studies import is_former_result, read_study, trace_paths
     from tracekit.studies import sweep as run
 
     studies = [read_study(path) for path in study]
     for each in [] if check else studies:
-        # A result table is overwritten without --force, but a trace of that name must not be.
-        check_free(each.result_path, True, trace_paths(each, traces).values())
+        # A trace of that name is not overwritten even with --force, a former result without it.
+        check_file(each.result_path, True, [each.path, *trace_paths(each, traces).values()])
+        check_file(each.result_path, force or is_former_result(each))
     results, wrong = [], []
     for each in studies:
         with console.progress(each.path.name) as progress:
             result = run(each, traces, jobs=jobs, progress=progress)
+        for sentence in result.warnings:
+            console.warn(sentence)
         for sentence in result.notes:
             console.detail(sentence)
         results.append(result)
@@ -97,8 +102,8 @@ def _text(result: "StudyResult") -> str:
     held = sum(verdict.holds for verdict in result.verdicts)
     return "\n".join(
         [
-            f"{result.study.title} ({result.study.path})",
-            *(f"  {verdict}" for verdict in result.verdicts),
+            printable(f"{result.study.title} ({result.study.path})"),
+            *(f"  {printable(str(verdict))}" for verdict in result.verdicts),
             f"{held} of {len(result.verdicts)} claims hold.",
         ]
     )
@@ -110,8 +115,8 @@ def _write_table(result: "StudyResult", console: Console) -> None:
         console.note(f"{path} is unchanged.")
         return
     changed = "; it was different before" if path.exists() else ""
-    with written_whole(path) as work:
-        work.write_bytes(text)
+    with written_whole(path) as file:
+        file.write(text)
     console.note(f"Wrote {path}{changed}.")
 
 

@@ -6,7 +6,7 @@ In: a trace. Out: the archive, array by array, each written as the trace is read
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import ZipFile
 
 import numpy as np
@@ -43,10 +43,10 @@ class Arrays(ExportFormat):
         "model",
     )
 
-    def write(self, trace: Trace, work: Path, path: Path) -> None:
+    def write(self, trace: Trace, file: BinaryIO, path: Path) -> None:
         """Write the archive."""
         tokens = _tokens(trace)
-        with work.open("wb") as file, ZipFile(file, "w") as archive:
+        with ZipFile(file, "w") as archive:
             for name, values in {**_facts(trace), **_places(trace, tokens)}.items():
                 _write(archive, name, values.dtype, values.shape, iter([values]))
             for name in ("experts", *(each for each in _LISTS if trace.has(each))):

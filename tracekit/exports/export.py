@@ -101,8 +101,8 @@ def export(
     trace = as_trace(trace)
     if trace.n_rows == 0:
         raise TraceError(f"{trace.name} has no routing, so there is nothing to export.")
-    with result_file(path) as work:
-        chosen.write(trace, work, path)
+    with result_file(path) as file:
+        chosen.write(trace, file, path)
     return Exported(
         path,
         chosen.name,

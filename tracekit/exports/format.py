@@ -7,7 +7,7 @@ name.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from tracekit.registry import Registry
 from tracekit.trace import Trace
@@ -73,8 +73,8 @@ class ExportFormat(ABC):
     carries: ClassVar[Collection[str]] = ()
 
     @abstractmethod
-    def write(self, trace: Trace, work: Path, path: Path) -> None:
-        """Write a trace to the file `work`, which becomes `path`.
+    def write(self, trace: Trace, file: BinaryIO, path: Path) -> None:
+        """Write a trace to a new file, which becomes `path`.
 
         Raises
         ------

@@ -7,6 +7,7 @@ hold the lookups as a replay counts them: of each batch every distinct expert on
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +57,7 @@ class OracleGeneral(_ForLibCacheSim):
     )
     summary = "libCacheSim's binary records, one for each lookup, each with the next of its object"
 
-    def write(self, trace: Trace, work: Path, path: Path) -> None:
+    def write(self, trace: Trace, file: BinaryIO, path: Path) -> None:
         """Write the records; packed with zstd if the name ends so."""
         sizes = _sizes(trace)
         for layer in np.flatnonzero(sizes > MOST_BYTES).tolist():
@@ -65,16 +66,17 @@ class OracleGeneral(_ForLibCacheSim):
                 "of oracleGeneral holds sizes below 4 GiB; use --format libcachesim-csv."
             )
         with ExitStack() as stack:
-            file = stack.enter_context(pa.OSFile(os.fsencode(work), "wb"))
             if path.name.endswith(ZSTD_ENDING):
-                file = stack.enter_context(pa.CompressedOutputStream(file, "zstd"))
+                # Arrow closes what it compresses into; `file` stays open for the one who gave it.
+                own = os.fdopen(os.dup(file.fileno()), "wb")
+                file = stack.enter_context(pa.CompressedOutputStream(own, "zstd"))
             for lookups, following in next_lookups(trace):
                 records = np.empty(len(lookups), RECORD)
                 records["time"] = lookups.passes
                 records["obj_id"] = object_ids(lookups, trace)
                 records["obj_size"] = sizes[lookups.layer]
                 records["next"] = np.where(following < 0, -1, following + 1)
-                file.write(records)
+                file.write(records.tobytes())
 
 
 @register
@@ -84,15 +86,15 @@ class LibCacheSimCsv(_ForLibCacheSim):
     name = "libcachesim-csv"
     summary = "a line time,obj_id,obj_size for each lookup, for libCacheSim's CSV reader"
 
-    def write(self, trace: Trace, work: Path, path: Path) -> None:
+    def write(self, trace: Trace, file: BinaryIO, path: Path) -> None:
         """Write the lines."""
         sizes = _sizes(trace)
         schema = pa.schema([(name, pa.int64()) for name in ("time", "obj_id", "obj_size")])
-        with CsvFile(work, schema) as file:
+        with CsvFile(file, schema) as table:
             for lookups in lookups_of(trace):
                 columns = (lookups.passes, object_ids(lookups, trace), sizes[lookups.layer])
                 values = dict(zip(schema.names, columns, strict=True))
-                file.write(to_table(values, schema, len(lookups)))
+                table.write(to_table(values, schema, len(lookups)))
 
     def notes(self, trace: Trace) -> list[str]:
         """Warn of Belady, too."""

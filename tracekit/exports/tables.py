@@ -4,9 +4,9 @@ In: a trace. Out: rows in the order of the trace, slots in theirs, under the nam
 import`` reads: the file becomes a trace again that replays to the same figures.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -56,12 +56,12 @@ class LongCsv(_LongTable):
     endings = (".csv",)
     summary = "a row for each selected expert: prompt, pass, phase, token, layer, slot, expert …"
 
-    def write(self, trace: Trace, work: Path, path: Path) -> None:
+    def write(self, trace: Trace, file: BinaryIO, path: Path) -> None:
         """Write the lines."""
         rows = _Rows(trace)
-        with CsvFile(work, rows.schema) as file:
+        with CsvFile(file, rows.schema) as lines:
             for table in rows.tables():
-                file.write(table)
+                lines.write(table)
 
 
 @register
@@ -72,13 +72,10 @@ class LongParquet(_LongTable):
     endings = (".parquet",)
     summary = "the rows of csv, packed"
 
-    def write(self, trace: Trace, work: Path, path: Path) -> None:
+    def write(self, trace: Trace, file: BinaryIO, path: Path) -> None:
         """Write the rows, in groups of whole blocks."""
         rows = _Rows(trace)
-        with (
-            pa.OSFile(os.fsencode(work), "wb") as file,
-            pq.ParquetWriter(file, rows.schema, compression="zstd") as writer,
-        ):
+        with pq.ParquetWriter(file, rows.schema, compression="zstd") as writer:
             for table in _gathered(rows.tables(), GROUP_ROWS):
                 writer.write_table(table, row_group_size=len(table))
 

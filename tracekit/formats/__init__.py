@@ -1,22 +1,37 @@
 """Which files can be read as a trace? Traces of other tools, one file a format, told apart by content.
 
 To add a format, write a file beside this one with a class derived from `Format` and decorated with
-``@register``, and add a line for it below. ``tests/format_samples.py`` needs a small sample of it;
-``tests/test_formats_conformance.py`` then tests it like every other format.
+``@register``, and add a line for it to ``all.py``. ``tests/format_samples.py`` needs a small sample of
+it; ``tests/test_formats_conformance.py`` then tests it like every other format.
+
+Names are imported when they are first used: most commands open a ``.trace``, which needs no reader of
+another format.
 """
 
-from tracekit.formats.base import read_bytes
-from tracekit.formats.format import FORMATS, Format, register
-from tracekit.formats.opening import as_trace, import_any, open_any
-from tracekit.formats.options import ImportOptions, ModelSizes
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-# One line for each format: its import registers it. The first that recognises a file reads it, so
-# those that anybody's file may resemble stand last.
-from tracekit.formats import route_trace as route_trace  # isort: skip
-from tracekit.formats import graph_order as graph_order  # isort: skip
-from tracekit.formats import universal_arrays as universal_arrays  # isort: skip
-from tracekit.formats import universal_jsonl as universal_jsonl  # isort: skip
-from tracekit.formats import universal_tables as universal_tables  # isort: skip
+if TYPE_CHECKING:
+    from tracekit.formats.all import FORMATS
+    from tracekit.formats.base import read_bytes
+    from tracekit.formats.format import Format, register
+    from tracekit.formats.in_memory import from_arrays
+    from tracekit.formats.opening import as_trace, import_any, is_read_whole, open_any
+    from tracekit.formats.options import ImportOptions, ModelSizes
+
+_MODULES = {
+    "FORMATS": "all",
+    "Format": "format",
+    "ImportOptions": "options",
+    "ModelSizes": "options",
+    "as_trace": "opening",
+    "from_arrays": "in_memory",
+    "import_any": "opening",
+    "is_read_whole": "opening",
+    "open_any": "opening",
+    "read_bytes": "base",
+    "register": "format",
+}
 
 __all__ = [
     "FORMATS",
@@ -24,8 +39,22 @@ __all__ = [
     "ImportOptions",
     "ModelSizes",
     "as_trace",
+    "from_arrays",
     "import_any",
+    "is_read_whole",
     "open_any",
     "read_bytes",
     "register",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -18,12 +18,10 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.formats.base import GZIP_MAGIC, read_bytes
+from tracekit.formats.base import GZIP_MAGIC, MOST_TIMES, read_bytes
 from tracekit.trace import TraceError
+from tracekit.trace.limits import allowed_bytes, too_large
 
-# Whatever unpacks to more than this must not be so much larger than it was packed.
-PLAIN_BYTES = 1 << 30
-MOST_TIMES_LARGER = 100
 MOST_ENTRIES = 100_000
 _PIECE = 1 << 20
 _DAMAGED = (
@@ -57,18 +55,15 @@ def damaged(name: str) -> Iterator[None]:
         raise TraceError(f"{name} is damaged or cut ({fault}); copy or write it again.") from error
 
 
-def check_claim(name: str, unpacked: int, packed: int) -> None:
+def check_claim(path: Path, unpacked: int, packed: int) -> None:
     """Refuse `packed` bytes that claim to unpack to implausibly many.
 
     Raises
     ------
     TraceError
     """
-    if unpacked > PLAIN_BYTES and unpacked > MOST_TIMES_LARGER * max(1, packed):
-        raise TraceError(
-            f"{name} claims to unpack to {unpacked} bytes, {unpacked // max(1, packed)} times its "
-            "size, which no routing does; unpack it by hand if it is sound."
-        )
+    if unpacked > allowed_bytes(packed, MOST_TIMES):
+        raise too_large(path, packed, MOST_TIMES, mend="unpack it to look at it")
 
 
 def opened(path: Path) -> IO[bytes]:
@@ -88,14 +83,14 @@ def opened(path: Path) -> IO[bytes]:
         return plain
     try:
         with plain, gzip.open(plain) as unpacked:
-            return spilled(str(path), unpacked.read, path.stat().st_size)
+            return spilled(path, unpacked.read, path.stat().st_size)
     except (EOFError, zlib.error, OSError) as error:
         raise TraceError(
             f"{path} is a damaged or cut gzip file ({error}); copy it again."
         ) from error
 
 
-def spilled(name: str, read: Callable[[int], bytes], packed: int) -> IO[bytes]:
+def spilled(path: Path, read: Callable[[int], bytes], packed: int) -> IO[bytes]:
     """Return a nameless file on disk with all that `read` gives, piece by piece.
 
     Raises
@@ -108,7 +103,7 @@ def spilled(name: str, read: Callable[[int], bytes], packed: int) -> IO[bytes]:
         size = 0
         while piece := read(_PIECE):
             size += len(piece)
-            check_claim(name, size, packed)
+            check_claim(path, size, packed)
             file.write(piece)
         file.seek(0)
     except BaseException:
@@ -160,7 +155,7 @@ class Archive:
         """
         entry = self._entries[name]
         called = f"{self.path}, entry {name}"
-        check_claim(called, entry.file_size, entry.compress_size)
+        check_claim(self.path, entry.file_size, entry.compress_size)
         with (
             opened(self.path) as file,
             damaged(called),
@@ -172,9 +167,8 @@ class Archive:
     @contextmanager
     def on_disk(self, name: str) -> Iterator[IO[bytes]]:
         """Give an entry as a nameless file that can be read at any place; errors are as of `open`."""
-        called = f"{self.path}, entry {name}"
         with self.open(name) as stream:
-            file = spilled(called, stream.read, self._entries[name].compress_size)
+            file = spilled(self.path, stream.read, self._entries[name].compress_size)
         with file:
             yield file
 

@@ -6,7 +6,7 @@ is allocated; then blocks of it. Nothing is unpickled.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
@@ -163,8 +163,7 @@ def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype
         raise ValueError("its header is not that of an array")
     shape = tuple(int(length) for length in re.findall(r"\d+", items["shape"]))
     dtype = _dtype(name, items["descr"].strip("'\""))
-    if dtype.kind not in "iufbU":
-        raise TraceError(f"{name} holds {dtype} and no numbers; write it as an array of numbers.")
+    _check_kind(name, dtype)
     return shape, items["fortran_order"] == "True", dtype
 
 
@@ -176,6 +175,11 @@ def _header_text(file: IO[bytes]) -> str:
     if size > _MOST_HEADER_BYTES:
         raise ValueError(f"its header claims {size} bytes")
     return _exactly(file, size).decode("latin-1")
+
+
+def _check_kind(name: str, dtype: np.dtype) -> None:
+    if dtype.kind not in "iufbU":
+        raise TraceError(f"{name} holds {dtype} and no numbers; write it as an array of numbers.")
 
 
 def _dtype(name: str, descr: str) -> np.dtype:
@@ -196,7 +200,42 @@ def npy(path: Path) -> DiskArray:
     return DiskArray(str(path), lambda: opened(path), size)
 
 
-class Npz:
+class MemoryArray:
+    """An array in memory, with what a `DiskArray` has.
+
+    Parameters
+    ----------
+    name : str
+        What sentences call it.
+    values : numpy.ndarray
+
+    Raises
+    ------
+    TraceError
+        It holds neither numbers nor text.
+    """
+
+    def __init__(self, name: str, values: np.ndarray):
+        _check_kind(name, values.dtype)
+        self.name = name
+        self.shape, self.dtype = values.shape, values.dtype
+        self._values = values
+
+    def whole(self) -> np.ndarray:
+        """Return the whole array."""
+        return self._values
+
+    def blocks(self, axis: int, ends: Sequence[int]) -> Iterator[np.ndarray]:
+        """Iterate over blocks along an axis, as `DiskArray.blocks` does."""
+        values = np.moveaxis(self._values, axis, 0)
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield values[start:end]
+
+
+Array = DiskArray | MemoryArray
+
+
+class Npz(Mapping[str, DiskArray]):
     """The arrays of a ``.npz`` file, by name.
 
     Parameters
@@ -212,10 +251,16 @@ class Npz:
     def __init__(self, path: Path):
         self.path = path
         self._archive = Archive(path)
-        self.names = [n.removesuffix(SUFFIX) for n in self._archive.names if n.endswith(SUFFIX)]
+        self._names = [n.removesuffix(SUFFIX) for n in self._archive.names if n.endswith(SUFFIX)]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __getitem__(self, name: str) -> DiskArray:
         """Return an array; errors are those of `DiskArray`."""
@@ -226,18 +271,3 @@ class Npz:
             archive.size(entry),
             lambda: archive.on_disk(entry),
         )
-
-    def text(self, name: str) -> str:
-        """Return an array of one text.
-
-        Raises
-        ------
-        TraceError
-            It is none.
-        """
-        array = self[name]
-        if array.shape != () or array.dtype.kind != "U":
-            raise TraceError(
-                f"{array.name} is an array of {array.dtype} and no text; write a text."
-            )
-        return str(array.whole())

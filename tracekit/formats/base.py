@@ -8,11 +8,16 @@ import gzip
 import os
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from tracekit.trace import TraceError
+from tracekit.trace.limits import allowed_bytes, too_large
 
 GZIP_MAGIC = b"\x1f\x8b"
 BOM = b"\xef\xbb\xbf"
+# A route trace in which every token selects the same experts is packed to a thirteenth.
+MOST_TIMES = 100
+_PIECE_BYTES = 1 << 20
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
@@ -32,11 +37,7 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
         with path.open("rb") as plain:
             is_packed = plain.read(2) == GZIP_MAGIC
             plain.seek(0)
-            if is_packed:
-                with gzip.open(plain) as unpacked:
-                    data = unpacked.read(size)
-            else:
-                data = plain.read(size)
+            data = _unpacked(path, plain, size) if is_packed else plain.read(size)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(
             f"{path} is a damaged or cut gzip file ({error}); copy it again."
@@ -44,3 +45,24 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}.") from error
     return data.removeprefix(BOM)
+
+
+def _unpacked(path: Path, packed: BinaryIO, size: int) -> bytes:
+    """Return the first `size` bytes of a gzip file (-1: all).
+
+    Raises
+    ------
+    TraceError
+        They are more than any recording is packed to.
+    """
+    n_bytes = os.fstat(packed.fileno()).st_size
+    most = allowed_bytes(n_bytes, MOST_TIMES)
+    data = bytearray()
+    with gzip.open(packed) as file:
+        while piece := file.read(_PIECE_BYTES if size < 0 else min(_PIECE_BYTES, size - len(data))):
+            data += piece
+            if len(data) > most:
+                raise too_large(
+                    path, n_bytes, MOST_TIMES, mend="unpack it with gunzip to look at it"
+                )
+    return bytes(data)

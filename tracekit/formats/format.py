@@ -31,6 +31,10 @@ class Format(ABC):
         What such a file cannot say, in a few words; empty: nothing.
     needs : tuple of str
         Flags of ``tracekit import`` without which it cannot be read.
+    is_universal : bool
+        Anybody's files may resemble it: it reads what no other format recognises.
+    is_read_whole : bool
+        It cannot be read piece by piece, so that it is in memory as a whole.
     """
 
     name: ClassVar[str]
@@ -38,6 +42,8 @@ class Format(ABC):
     told_by: ClassVar[str]
     lacks: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
+    is_universal: ClassVar[bool] = False
+    is_read_whole: ClassVar[bool] = False
 
     def sniff(self, head: bytes) -> bool:
         """Say whether a file that begins with `head` is of this format.

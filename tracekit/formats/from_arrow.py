@@ -5,6 +5,7 @@ number of its row.
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,11 +39,14 @@ class ArrowRows:
     names : Named
     line_of : callable
         Maps the number of a row to the words that tell a user where it is.
+    codes_appear_in_order : bool
+        Whether the texts of dictionaries stand in the order in which the rows first have them.
     """
 
     name: str
     names: Named
     line_of: LineOf
+    codes_appear_in_order: bool = False
     _labels: Labels = field(default_factory=Labels)
     _n_rows: int = 0
 
@@ -60,7 +64,7 @@ class ArrowRows:
     def _rows(self, table: pa.Table) -> Rows:
         first = self._n_rows
         self._n_rows += table.num_rows
-        columns: dict[str, np.ndarray] = {}
+        columns: dict[str, Any] = {}
         for name, called in self.names.found.items():
             chunk = table[called].combine_chunks()
             if name == "prompt":
@@ -171,7 +175,7 @@ class ArrowRows:
                 codes, (*known.values(), null) if name in _NULLS else (*known.values(),)
             )
         else:
-            index, texts = self._coded(called, array)
+            index, texts = self._words(called, array)
             numbers = [known.get(str(text).strip().lower(), -1) for text in texts]
             codes = np.array([*numbers, null])[index]
             wrong = codes < 0
@@ -182,12 +186,27 @@ class ArrowRows:
             )
         return codes.astype(np.uint8)
 
-    def _coded(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
+    def _words(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
+        """Return which text each row has, -1 for a null, and the texts."""
         if pa.types.is_nested(array.type):
             raise self._wrong(called, "a text or a number", array.type)
-        """Return the place of each value among the different ones (a null: -1), and these."""
         coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-        return to_numpy(coded.indices.cast(pa.int64()), -1), coded.dictionary.to_pylist()
+        indices = coded.indices
+        if indices.type != pa.int32():
+            indices = indices.cast(pa.int64())
+        return to_numpy(indices, -1), coded.dictionary.to_pylist()
+
+    def _coded(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
+        """Return which text each row has, and the texts in the order they first appear."""
+        index, texts = self._words(called, array)
+        if pa.types.is_dictionary(array.type) and not self.codes_appear_in_order:
+            starts = np.append(0, np.flatnonzero(index[1:] != index[:-1]) + 1)
+            seen, first = np.unique(index[starts[: len(index)]], return_index=True)
+            order = np.argsort(first)
+            place = np.zeros(len(texts), np.int64)
+            place[seen[order]] = np.arange(len(seen))
+            return place[index], [texts[at] for at in seen[order]]
+        return index, texts
 
 
 def _is_list(kind: pa.DataType) -> bool:

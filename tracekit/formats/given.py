@@ -184,6 +184,8 @@ def missing(given: Given, flags: str, why: str) -> UsageError:
     why : str
         What the file does not say: ``how many experts a token selects``.
     """
+    if not given.files:
+        return UsageError(f"The arrays do not say {why}; the argument `layers` does.")
     paths = [given.folder] if given.folder is not None else [file.path for file in given.files]
     command = shlex.join(["tracekit", "import", *(str(path) for path in paths)])
     return UsageError(

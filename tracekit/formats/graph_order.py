@@ -39,6 +39,7 @@ class LayerExpert(Format):
     summary = "layer,expert in the order of the graph, with a header or without"
     told_by = "two columns, the layer and the expert"
     lacks = "tokens, prompts, phases, weights, sizes, the number of experts a routing"
+    is_universal = True
     needs = ("--top-k",)
 
     def sniff(self, head: bytes) -> bool:
@@ -63,7 +64,7 @@ def _source(file: File, options: ImportOptions, top_k: int) -> Source:
     if not columns or names.missing(("layer", "experts")):
         columns, names, separator, length = list(HEADER), named(HEADER), ",", 0
     table = CsvTable(file.path, length, columns, separator)
-    arrow = ArrowRows(str(file.path), names, table.place)
+    arrow = ArrowRows(str(file.path), names, table.place, codes_appear_in_order=True)
     source = Source(str(file.path), ())
     pieces = (arrow.rows(piece) for piece in table.pieces(names, source))
     source.chunks = RowReader(source, options, table.place).chunks(

@@ -4,8 +4,9 @@ In: rows with the label of their pass. Out: rows with k experts each. Mostly the
 follow each other, and then nothing is moved.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,8 @@ class Rows:
     kept : uint8 [n] or None
     expert_bytes : int64 [n] or None
         Of the row's layer; -1: unknown.
+    slots_follow : bool
+        Whether a routing was made of k rows that follow each other; `number` is that of the first.
     """
 
     layer: np.ndarray
@@ -54,25 +57,126 @@ class Rows:
     dropped: np.ndarray | None = None
     kept: np.ndarray | None = None
     expert_bytes: np.ndarray | None = None
+    slots_follow: bool = False
 
     def __len__(self) -> int:
         return len(self.layer)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are there."""
-        return {name: values for name, values in vars(self).items() if values is not None}
+        columns = vars(self).items()
+        return {name: values for name, values in columns if isinstance(values, np.ndarray)}
 
     def taken(self, rows: np.ndarray | slice) -> "Rows":
         """Return some rows in the order of `rows`: indices, a mask or a slice."""
-        return Rows(**{name: values[rows] for name, values in self.columns().items()})
+        columns = {name: values[rows] for name, values in self.columns().items()}
+        return Rows(**columns, slots_follow=self.slots_follow)
+
+    def apart(self) -> "Rows":
+        """Return one row a slot."""
+        if self.experts.ndim == 1:
+            return self
+        n_rows, k = self.experts.shape
+        columns: dict[str, Any] = {
+            name: values.reshape(-1) if values.ndim == 2 else np.repeat(values, k)
+            for name, values in self.columns().items()
+        }
+        slot = np.tile(np.arange(k), n_rows)
+        columns["slot"] = slot
+        if self.slots_follow:
+            columns["number"] = columns["number"] + slot
+        return Rows(**columns)
 
 
 def joined(pieces: list[Rows]) -> Rows:
-    """Return several pieces as one."""
+    """Return several pieces as one; if one has a row a slot, all have."""
     if len(pieces) == 1:
         return pieces[0]
+    if any(piece.experts.ndim == 1 for piece in pieces):
+        pieces = [piece.apart() for piece in pieces]
     columns = [piece.columns() for piece in pieces]
-    return Rows(**{name: np.concatenate([each[name] for each in columns]) for name in columns[0]})
+    names = [name for name in columns[0] if all(name in each for each in columns)]
+    return Rows(
+        **{name: np.concatenate([each[name] for each in columns]) for name in names},
+        slots_follow=pieces[0].slots_follow,
+    )
+
+
+class Together:
+    """Makes one row of k rows that follow each other and are one routing, as soon as they come.
+
+    Where a piece is not so, it and all after it stay as they are.
+
+    Parameters
+    ----------
+    top_k : int or None
+        Experts of a routing, where they are known.
+    """
+
+    def __init__(self, top_k: int | None):
+        self._k = top_k
+        self._left: Rows | None = None
+
+    def pieces(self, pieces: Iterable[Rows]) -> Iterator[Rows]:
+        """Yield the same rows, k of them as one."""
+        is_on = True
+        for piece in pieces:
+            if not is_on or piece.experts.ndim == 2:
+                yield piece
+                continue
+            for part in self._parts(piece):
+                together = self._together(part)
+                is_on &= together is not None
+                yield part if together is None else together
+            if not is_on and self._left is not None:
+                yield self._left
+                self._left = None
+        if self._left is not None:
+            yield self._left
+
+    def _parts(self, rows: Rows) -> Iterator[Rows]:
+        """Yield what completes the routing that was begun, then whole routings; keep the rest."""
+        if self._k is None:
+            places = [each for each in _places(rows) if each is not None]
+            differs = [np.flatnonzero(each != each[0])[:1] for each in places]
+            first = min((int(at[0]) for at in differs if len(at)), default=1)
+            # Of rows that stand one a routing, nobody knows before sorting that they are all of it.
+            self._k = first if first > 1 else len(rows) + 1
+        start = 0
+        if self._left is not None:
+            start = min(self._k - len(self._left), len(rows))
+            begun = joined([self._left, rows.taken(slice(0, start))])
+            self._left = begun if len(begun) < self._k else None
+            if self._left is None:
+                yield begun
+        end = start + (len(rows) - start) // self._k * self._k
+        if end > start:
+            yield rows.taken(slice(start, end))
+        if end < len(rows):
+            self._left = rows.taken(slice(end, None))
+
+    def _together(self, rows: Rows) -> Rows | None:
+        """Return one row for each k, or None if some of them are not one routing."""
+        k = self._k
+        assert k is not None
+        for place in (*_places(rows), rows.expert_bytes):
+            if place is not None:
+                is_as_next = np.append(place[1:] == place[:-1], True).reshape(-1, k)
+                if not is_as_next[:, : k - 1].all():
+                    return None
+        if rows.slot is not None and (rows.slot.reshape(-1, k) != np.arange(k)).any():
+            return None
+        experts = rows.experts.reshape(-1, k)
+        if experts.min() < 0 and ((experts < 0).any(axis=1) != (experts < 0).all(axis=1)).any():
+            return None
+        columns = {name: values[::k] for name, values in rows.columns().items() if name != "slot"}
+        given = rows.columns()
+        columns |= {name: given[name].reshape(-1, k) for name in OF_SLOTS if name in given}
+        return Rows(**columns, slots_follow=True)
+
+
+def _places(rows: Rows) -> tuple[np.ndarray | None, ...]:
+    return rows.token, rows.layer, rows.turn, rows.passes, rows.phase
 
 
 @dataclass(frozen=True)
@@ -214,7 +318,7 @@ def _every(rows: Rows, labels: np.ndarray, taken: np.ndarray | slice, k: int) ->
         residency=lists.get("residency"),
         dropped=lists.get("dropped"),
         kept=None if rows.kept is None else rows.kept[first],
-        slots_follow=rows.experts.ndim == 1 and isinstance(taken, slice),
+        slots_follow=rows.slots_follow or (rows.experts.ndim == 1 and isinstance(taken, slice)),
     )
 
 

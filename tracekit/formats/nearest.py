@@ -1,16 +1,69 @@
-"""What a file of no format lacks to be one, in one sentence.
+"""What a file of no format lacks to be one of the universal forms, in one sentence.
 
-In: the files that a user named. Out: a sentence. No file is read further than its first bytes.
+In: the files that a user named. Out: a sentence. No file is read further than its first lines.
 """
 
-from tracekit.formats.given import Given
+from collections.abc import Sequence
+
+from tracekit.formats.arrays import NPY_MAGIC, SUFFIX, npy
+from tracekit.formats.given import File, Given
+from tracekit.formats.names import ALIASES, named
+from tracekit.formats.tables import header_of
+from tracekit.formats.universal_jsonl import first_object
+from tracekit.formats.universal_tables import REQUIRED
 
 PAGE = "docs/formats.md"
+_NAMED = 6  # names of a column in a sentence
 
 
 def what_is_missing(given: Given) -> str:
-    """Return why the files are no trace, and where the forms are shown that anybody can write."""
+    """Return why the files are no trace, and where the forms are shown that anybody can write.
+
+    Raises
+    ------
+    TraceError
+        A file is damaged.
+    """
+    reasons = (_reason(file) for file in given.files)
+    reason = next(filter(None, reasons), "it is neither a .trace directory nor of any format")
     return (
-        f"{given.name} is no trace that tracekit knows: it is neither a .trace directory nor of a "
-        f"format that `tracekit formats` lists; {PAGE} shows forms that are easy to write."
+        f"{given.name} is no trace that tracekit knows: {reason}; `tracekit formats` lists what can "
+        f"be read, and {PAGE} shows forms that are easy to write."
     )
+
+
+def _reason(file: File) -> str | None:
+    """Return what a file lacks to be of the form that it is nearest to; None if it is near none."""
+    if any(name.endswith(SUFFIX) for name in file.members):
+        arrays = [name.removesuffix(SUFFIX) for name in file.members]
+        return f"it is an archive of the arrays {_listed(arrays)}, and none is called experts"
+    if file.head.startswith(NPY_MAGIC):
+        array = npy(file.path)
+        return (
+            f"it is an array of {array.dtype} with {len(array.shape)} axes, where whole numbers "
+            "[tokens, layers, k] are needed"
+        )
+    if file.columns:
+        return _lacking("a Parquet file with columns", "column", file.columns)
+    row = first_object(file.first_lines)
+    if row is not None:
+        return _lacking("JSON lines with keys", "key", list(row))
+    columns, _, _ = header_of(file.head)
+    return _lacking("a table with columns", "column", columns)
+
+
+def _lacking(kind: str, what: str, columns: Sequence[str]) -> str | None:
+    """Return which columns are missing; None if not one of them is known."""
+    names = named(columns)
+    lacking = names.missing(REQUIRED)
+    if not names.found:
+        return None
+    if not lacking:
+        return f"it is {kind} {_listed(list(names.found.values()))}, but not of single numbers"
+    words = " and ".join(f"{name} ({_listed(ALIASES[name])})" for name in lacking)
+    return f"it is {kind} {_listed(columns)}, and lacks a {what} for {words}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [name[:30] for name in names[:_NAMED]]
+    return ", ".join([*shown, "…"] if len(names) > _NAMED else shown)

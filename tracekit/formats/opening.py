@@ -6,16 +6,19 @@ In: a path, several paths of one run, a ``bundled:NAME``, or a trace. Out: a tra
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.datasets import resolve
-from tracekit.formats.format import FORMATS, Format
 from tracekit.formats.given import Given
-from tracekit.formats.nearest import what_is_missing
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
-from tracekit.formats.source import Imported, write_sized, write_source
-from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace import Trace, TraceError, UsageError, write_trace
 from tracekit.trace.build import shown
-from tracekit.trace.schema import FACTS_FILE
+from tracekit.trace.schema import FACTS_FILE, ROUTING_FILE
+
+# Imported when they are used: a .trace needs none of the readers, nor what they are made of.
+if TYPE_CHECKING:
+    from tracekit.formats.format import Format
+    from tracekit.formats.source import Imported
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -42,8 +45,13 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
         Nothing of that name is bundled, or the file needs an option.
     """
     paths = _resolved(path)
-    if is_trace(paths):
-        return Trace.open(paths[0], validate)
+    if _is_trace(paths):
+        trace = Trace.open(paths[0], validate)
+        if options == NOTHING_SAID:
+            return trace
+        from tracekit.formats.source import sized
+
+        return sized(trace, options)
     given = Given.of(paths)
     return format_of(given).read(paths, options)
 
@@ -55,7 +63,7 @@ def import_any(
     *,
     force: bool = False,
     cache_bytes: int | None = None,
-) -> Imported:
+) -> "Imported":
     """Write what `open_any` would open as a ``.trace`` directory, in bounded memory.
 
     Parameters
@@ -76,15 +84,28 @@ def import_any(
     TracekitError
         The trace cannot be written there.
     """
+    from tracekit.formats.source import Imported, write_source
+
     paths = _resolved(path)
-    if is_trace(paths):
-        return write_sized(Trace.open(paths[0]), output, options, force, cache_bytes)
+    if _is_trace(paths):
+        trace = open_any(paths, options=options)
+        if cache_bytes is not None:
+            trace.facts = trace.facts.with_budget(cache_bytes)
+        write_trace(trace, output, force)
+        names = trace.rows(ROUTING_FILE).schema.names
+        return Imported(trace.facts, trace.n_rows, set(filter(trace.has, names)), trace.warnings)
     given = Given.of(paths)
     source = format_of(given).source(given, options)
     return write_source(source, output, options, force=force, cache_bytes=cache_bytes)
 
 
-def format_of(given: Given) -> Format:
+def is_read_whole(path: Paths) -> bool:
+    """Say whether `open_any` is the only way to read `path`: a trace, or a file with no chunks."""
+    paths = _resolved(path)
+    return _is_trace(paths) or format_of(Given.of(paths)).is_read_whole
+
+
+def format_of(given: Given) -> "Format":
     """Return the format of files.
 
     Raises
@@ -92,10 +113,13 @@ def format_of(given: Given) -> Format:
     TraceError
         A file is missing, empty, or of no format; the sentence says what it lacks.
     """
+    from tracekit.formats.all import FORMATS
+    from tracekit.formats.nearest import what_is_missing
+
     for file in given.files:
         if not file.head.strip(b"\0 \t\r\n"):
             raise TraceError(f"{file.path} is empty; record or copy it again.")
-    for format_class in FORMATS:
+    for format_class in sorted(FORMATS, key=lambda each: each.is_universal):
         reader = format_class()
         if reader.recognises(given):
             return reader
@@ -133,7 +157,7 @@ def _resolved(path: Paths) -> list[Path]:
     return [resolve(each) for each in named]
 
 
-def is_trace(paths: Sequence[Path]) -> bool:
+def _is_trace(paths: Sequence[Path]) -> bool:
     """Say whether `paths` name a ``.trace`` directory, or nothing that is there."""
     if len(paths) != 1:
         return False

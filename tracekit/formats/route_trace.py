@@ -5,8 +5,7 @@ In: the path of a file. Out: a trace in memory.
 A preamble of ``# key=value`` lines gives the model and each layer's sizes; a header names the
 columns; then come the rows, `n_expert_used` of them for each routing, in slot order. The columns are
 identified by name: `dropped` was added later, and others may follow. A weight of ``nan`` is unknown.
-The file does not say where passes begin: each turn's prefill is read as one pass, and each decoded
-token as one.
+Where passes begin follows from the order of the rows; see `passes_in_order`.
 """
 
 import re
@@ -43,6 +42,9 @@ TYPES = {**REQUIRED, "weight": pa.float32(), "residency": pa.uint8(), "dropped":
 UNKNOWN = ("nan", "-nan", "NaN")
 LISTS = {"experts": "expert", "weights": "weight", "residency": "residency", "dropped": "dropped"}
 
+# Below this share of routings with another number of experts, rows were lost.
+_LEAST_SHARE = 0.02
+
 LINE = re.compile(rb"[^\r\n]+")
 BREAK = re.compile(rb"\r\n|\r|\n")
 WHOLE = re.compile(rb"[ \t]*[0-9]{1,18}[ \t]*")
@@ -57,6 +59,7 @@ class RouteTraceCsv(Format):
     summary = "the route trace CSV of BigMoeOnEdge"
     told_by = "its first line, `# route_trace v1`, or its header"
     lacks = "where passes begin, but for what the order of its rows shows"
+    is_read_whole = True
 
     def sniff(self, head: bytes) -> bool:
         """Say whether a file begins as a route trace does, or with its header alone."""
@@ -240,7 +243,8 @@ def _source(rows: _Rows, preamble: Preamble) -> Source:
         slot_order="ranked",
         notes=facts.notes,
     )
-    if is_cut or not _last_pass_is_whole({**columns, "pass": passes}):
+    sized = [layer["layer"] for layer in preamble.layers if "expert_bytes" in layer]
+    if is_cut or not _last_pass_is_whole({**columns, "pass": passes}, np.array(sized, np.int64)):
         last = ", ".join(f"{name} {columns[name][-1]}" for name in ("turn", "step", "layer"))
         source.cut(
             f"{rows.path} is incomplete: it is cut off at its end, and read up to its last whole "
@@ -269,6 +273,14 @@ def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:
         is_wrong[1:] |= differs
     if is_wrong.any():
         row = int(is_wrong.argmax())
+        fewest, most = _counts_if_they_vary(values, k)
+        if fewest < most:
+            raise TraceError(
+                f"{rows.path}, line {rows.line(row)}: the routings have {fewest} to {most} experts, "
+                "as of a model that chooses how many for each token, and a trace has the same number "
+                f"in all: give n_expert_used={max(most, k)} and as many rows to every routing, with "
+                "dropped=1 in those of experts that it did not use."
+            )
         found = ", ".join(f"{name} {values[name][row]}" for name in (*PLACE, "slot"))
         raise TraceError(
             f"{rows.path}, line {rows.line(row)}: {found} stands where slot {row % k} of a routing "
@@ -278,11 +290,38 @@ def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:
     return n_whole
 
 
-def _last_pass_is_whole(place: Arrays) -> bool:
-    """Say whether the last decode pass has all its layers; of a prefill that is not known."""
-    if place["phase"][-1] != DECODE:
-        return True
-    layers = place["layer"][place["pass"] == place["pass"][-1]]
-    n_tokens = np.count_nonzero(layers == layers[0])
-    n_routed = np.count_nonzero(np.bincount(place["layer"]))
-    return bool(len(layers) == n_tokens * n_routed)
+def _counts_if_they_vary(values: Arrays, k: int) -> tuple[int, int]:
+    """Return the fewest and the most experts of a routing, or twice `k` if rows are missing.
+
+    Where a routing lacks a slot before its last, rows are missing; and where one routing has another
+    number of experts than `k`, or a few of very many.
+    """
+    slot = values["slot"].astype(np.int64)
+    starts = np.flatnonzero(slot == 0)
+    counts = np.diff(np.append(starts, len(slot)))
+    if len(starts) == 0 or (slot != np.arange(len(slot)) - np.repeat(starts, counts)).any():
+        return k, k
+    n_other = np.count_nonzero(counts[:-1] != k)  # the file may be cut in its last routing
+    if n_other < max(2, _LEAST_SHARE * len(counts)):
+        return k, k
+    return int(counts.min()), int(counts.max())
+
+
+def _last_pass_is_whole(place: Arrays, sized: np.ndarray) -> bool:
+    """Say whether the last pass has all its layers; of a prompt, the last layer may have no rows.
+
+    Parameters
+    ----------
+    place : mapping
+    sized : int [L]
+        The layers that have experts. Those that never route are of a draft head, unless the file
+        ends in its first prompt.
+    """
+    is_last = place["pass"] == place["pass"][-1]
+    layers, counts = np.unique(place["layer"][is_last], return_counts=True)
+    routed = np.unique(place["layer"])
+    if place["phase"][-1] == DECODE:
+        return len(layers) == len(routed) and bool((counts == counts[0]).all())
+    expected = routed if (place["phase"] == DECODE).any() else np.union1d(routed, sized)
+    counts_of = dict(zip(layers.tolist(), counts.tolist(), strict=True))
+    return all(counts_of.get(layer, 0) == counts[0] for layer in expected[:-1].tolist())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tracekit.trace import EngineFacts, ModelFacts, TraceError, TraceFacts
+from tracekit.trace.missing import LATE
 
 MAGIC = b"# route_trace v"
 VERSION = 1
@@ -128,11 +129,14 @@ def _facts(values: Mapping[str, _Value], path: str) -> TraceFacts:
         top_k=values["n_expert_used"].whole(),
     )
     texts = {key: value.text for key, value in values.items()}
+    notes = {"format": f"route_trace v{VERSION}", "preamble": texts}
+    if LATE in texts:
+        notes[LATE] = texts[LATE]
     facts = TraceFacts(
         model=model,
         source="imported",
         engine=EngineFacts(name=ENGINE, cache_bytes=_cache_bytes(values)),
-        notes={"format": f"route_trace v{VERSION}", "preamble": texts},
+        notes=notes,
     )
     facts.check(path)
     return facts

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tracekit.formats.grouping import Grouped, LineOf, Rows, grouped, joined
+from tracekit.formats.grouping import Grouped, LineOf, Rows, Together, grouped, joined
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.source import Source
 from tracekit.formats.tokens import ASSUMED_PASSES, phases_of
@@ -60,7 +60,7 @@ class RowReader:
         self._top_k = self.options.given_top_k or self.source.model.get("top_k")
         waiting: list[Rows] = []
         n_slots, most = 0, GATHERED_SLOTS
-        for piece in pieces:
+        for piece in Together(self._top_k).pieces(pieces):
             rows = self._placed(piece)
             if not len(rows):
                 continue
@@ -84,8 +84,8 @@ class RowReader:
 
     def _placed(self, rows: Rows) -> Rows:
         """Return the rows that name an expert, with their turns and phases."""
-        absent = rows.experts < 0
-        if absent.any():
+        if len(rows) and rows.experts.min() < 0:
+            absent = rows.experts < 0
             if absent.ndim == 2:
                 n_absent = np.count_nonzero(absent, axis=1)
                 partly = (n_absent > 0) & (n_absent < absent.shape[1])
@@ -219,9 +219,9 @@ class RowReader:
         if found.phase is None or found.phase[last] != DECODE or in_last.all():
             return found
         layers = self._layers | set(np.unique(found.layer[~in_last]).tolist())
-        lacking = layers - set(found.layer[in_last].tolist())
+        layers |= set(found.layer[in_last].tolist())
         n_tokens = len(np.unique(found.token[in_last]))
-        if not lacking and np.count_nonzero(in_last) == n_tokens * len(layers):
+        if np.count_nonzero(in_last) == n_tokens * len(layers):
             return found
         self.source.cut(
             f"{self.source.name} is incomplete: its last decode pass (turn {found.turn[last]}, "

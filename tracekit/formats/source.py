@@ -13,14 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
-from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts, write_trace
+from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts
 from tracekit.trace.checks import Locate
 from tracekit.trace.chunks import Numbered, Routings, Seen, routing_table, schema_of, steps_table
-from tracekit.trace.layers import ARRAYS
+from tracekit.trace.layers import ARRAYS, layers_table
 from tracekit.trace.rows import TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 from tracekit.trace.stream import TraceStream
-from tracekit.trace.writer import layers_table
 
 UNKNOWN = "unknown"
 # What a trace can hold where a number is not known yet.
@@ -198,9 +197,10 @@ def write_source(
     widest = TraceFacts(_model(source, Seen(1), options, _MOST_EXPERTS, _MOST_LAYERS), "imported")
     with TraceStream(path, numbered, widest, force) as stream:
         for chunk in source.chunks:
-            stream.add(chunk)
+            stream.add(chunk, source.complete)
         facts, layers = described(source, numbered.seen, options)
-        facts = _with_cache(facts, cache_bytes)
+        if cache_bytes is not None:
+            facts = facts.with_budget(cache_bytes)
         stream.finish(facts, layers)
     seen = numbered.seen
     return Imported(facts, seen.n_rows, seen.columns, source.warnings)
@@ -308,23 +308,31 @@ def _layers(
     return layers_table(list(rows.values()))
 
 
-def write_sized(
-    trace: Trace, path: Path, options: ImportOptions, force: bool, cache_bytes: int | None
-) -> Imported:
-    """Write a trace once more, with what the user says of its model; errors as of `write_source`."""
-    facts, layers = trace.facts, trace.layers
-    if options.model is not None or options.expert_bytes is not None:
-        seen = Seen(trace.top_k, trace.n_rows, layers=set(trace.moe_layers.tolist()))
-        source = Source(trace.name, (), model=dict(vars(facts.model)), layers=_rows_of(trace))
-        inferred = dict(facts.inferred)
-        model = _model(source, seen, options, facts.model.n_expert, facts.model.n_layer)
-        layers = _layers(source, seen, options, model.n_layer, inferred)
-        facts = replace(facts, model=model, inferred=inferred)
-    facts = _with_cache(facts, cache_bytes)
+def sized(trace: Trace, options: ImportOptions) -> Trace:
+    """Return a trace with what the user says of its model.
+
+    Raises
+    ------
+    TraceError
+        What the user says does not agree with the trace.
+    """
+    facts = trace.facts
+    seen = Seen(trace.top_k, trace.n_rows, layers=set(trace.moe_layers.tolist()))
+    source = Source(trace.name, (), model=dict(vars(facts.model)), layers=_rows_of(trace))
+    _check_top_k(source, seen, options)
+    inferred = dict(facts.inferred)
+    model = _model(source, seen, options, facts.model.n_expert, facts.model.n_layer)
+    for name in ("n_expert", "n_layer"):
+        if getattr(options, f"given_{name}") is not None:
+            inferred.pop(name, None)
+    layers = _layers(source, seen, options, model.n_layer, inferred)
+    facts = replace(facts, model=model, inferred=inferred)
     routing, steps = trace.rows(ROUTING_FILE), trace.rows(STEPS_FILE)
-    columns = {name for name in routing.schema.names if trace.has(name)}
-    write_trace(Trace(facts, TableRows(layers), routing, steps, name=trace.name), path, force)
-    return Imported(facts, trace.n_rows, columns, trace.warnings)
+    changed = Trace(
+        facts, TableRows(layers), routing, steps, trace.path, trace.warnings, trace.name
+    )
+    changed.validate()
+    return changed
 
 
 def _rows_of(trace: Trace) -> list[dict[str, Any]]:
@@ -336,10 +344,3 @@ def _rows_of(trace: Trace) -> list[dict[str, Any]]:
         arrays = {name: trace.layer_array(layer, name) for name in ARRAYS}
         rows.append({"layer": layer, **{n: v for n, v in known.items() if v >= 0}, **arrays})
     return rows
-
-
-def _with_cache(facts: TraceFacts, cache_bytes: int | None) -> TraceFacts:
-    if cache_bytes is None:
-        return facts
-    engine = facts.engine or EngineFacts(name=UNKNOWN)
-    return replace(facts, engine=replace(engine, cache_bytes=cache_bytes))

@@ -93,6 +93,7 @@ class CsvTable:
                 include_columns=list(types),
                 null_values=list(UNKNOWN_WORDS),
                 strings_can_be_null=True,
+                check_utf8=False,  # the few that are looked at are decoded
             ),
         )
 

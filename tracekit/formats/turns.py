@@ -22,13 +22,10 @@ class Labels:
         index : int [n]
             Which of `values` is the label of a row.
         values : sequence
-            The different labels of these rows.
+            The different labels of these rows, in the order they first appear.
         """
-        seen, first = np.unique(index, return_index=True)
-        by_value = np.zeros(len(values), np.int64)
-        for at in seen[np.argsort(first)].tolist():
-            by_value[at] = self._number.setdefault(values[at], len(self._number))
-        numbers: np.ndarray = by_value[index]
+        by_value = [self._number.setdefault(value, len(self._number)) for value in values]
+        numbers: np.ndarray = np.array(by_value, np.int64)[index]
         return numbers
 
     def of(self, labels: np.ndarray) -> np.ndarray:
@@ -37,8 +34,11 @@ class Labels:
             return np.empty(0, np.int64)
         # Rows of one prompt mostly follow each other: only where the label changes is it looked up.
         starts = np.append(0, np.flatnonzero(labels[1:] != labels[:-1]) + 1)
-        values, index = np.unique(labels[starts], return_inverse=True)
-        numbers = self.numbers(index, values.tolist())
+        values, first, index = np.unique(labels[starts], return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        numbers = self.numbers(place[index], values[order].tolist())
         return np.repeat(numbers, np.diff(np.append(starts, len(labels))))
 
 

@@ -4,41 +4,15 @@ In: a file with `experts` [tokens, layers, k]. Out: the run, block by block. In 
 may stand beside it: lengths of the prompts, passes, weights, logits, sizes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from tracekit.formats.arrays import NPY_MAGIC, SUFFIX, DiskArray, Npz, npy
+from tracekit.formats.array_run import ArrayRun
+from tracekit.formats.arrays import NPY_MAGIC, SUFFIX, Array, Npz, npy
 from tracekit.formats.format import Format, register
 from tracekit.formats.given import File, Given
-from tracekit.formats.names import ALIASES, OF_SLOTS, named
+from tracekit.formats.names import ALIASES
 from tracekit.formats.options import AXES, ImportOptions
 from tracekit.formats.source import Source, one_after_another
-from tracekit.formats.tokens import (
-    ASSUMED_PASSES,
-    LayerAxis,
-    Tokens,
-    layer_axis,
-    of_requests,
-    pass_ends,
-    phases_of,
-    routings_of,
-)
-from tracekit.trace import TraceError
-from tracekit.trace.chunks import Routings
-from tracekit.trace.facts import SLOT_ORDERS
-from tracekit.trace.schema import DECODE
-
-UNKNOWN = -1
-# Values of a block, over all its arrays.
-BLOCK_VALUES = 4 << 20
-NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
-# Keys of an archive that are not columns, and what they hold.
-KEYS = ("layers", "lengths", "prompt_lengths", "logits", "gate_input", "expert_bytes")
-NUMBERS = ("n_expert", "n_layer", "top_k")
-TEXTS = {"model": "name", "arch": "arch"}
 
 
 @register
@@ -49,6 +23,7 @@ class UniversalNpz(Format):
     summary = "arrays of numpy.savez: experts [tokens, layers, k] and what else is known"
     told_by = "a zip archive with the array experts"
     lacks = "what its arrays do not hold"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether every file is an archive with the experts among its arrays."""
@@ -56,7 +31,7 @@ class UniversalNpz(Format):
 
     def source(self, given: Given, options: ImportOptions) -> Source:
         """Read the archives; each is one or more turns."""
-        sources = [_Arrays(file, options).source() for file in given.files]
+        sources = [_source(file, Npz(file.path), options, self.name) for file in given.files]
         return one_after_another(given.name, sources)
 
 
@@ -68,6 +43,7 @@ class UniversalNpy(Format):
     summary = "one array of numpy.save: experts [tokens, layers, k]"
     told_by = "the header of an array of whole numbers with three axes"
     lacks = "prompts, passes, weights, sizes"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether every file is one array of whole numbers with three axes."""
@@ -75,8 +51,14 @@ class UniversalNpy(Format):
 
     def source(self, given: Given, options: ImportOptions) -> Source:
         """Read the arrays; each is one turn."""
-        sources = [_Arrays(file, options).source() for file in given.files]
+        sources = [
+            _source(file, {"experts": npy(file.path)}, options, self.name) for file in given.files
+        ]
         return one_after_another(given.name, sources)
+
+
+def _source(file: File, arrays: Mapping[str, Array], options: ImportOptions, form: str) -> Source:
+    return ArrayRun(str(file.path), arrays, Given([file]), options, form).source()
 
 
 def _has_experts(members: Sequence[str]) -> bool:
@@ -88,238 +70,3 @@ def _is_grid(file: File) -> bool:
         return False
     array = npy(file.path)
     return array.dtype.kind in "iu" and len(array.shape) == len(AXES)
-
-
-class _Arrays:
-    """The arrays of one file."""
-
-    def __init__(self, file: File, options: ImportOptions):
-        self._options = options
-        self._given = Given([file])
-        self._name = str(file.path)
-        self._npz = Npz(file.path) if file.members else None
-        self._of = named([] if self._npz is None else self._npz.names)
-        self._experts = npy(file.path) if self._npz is None else self._npz[self._of["experts"]]
-        if self._experts.dtype.kind not in "iu" or len(self._experts.shape) != len(AXES):
-            raise TraceError(
-                f"{self._experts.name} is an array of {self._experts.dtype} with the shape "
-                f"{self._experts.shape}; experts are whole numbers [tokens, layers, k]: write "
-                "them so, or say the order of the axes with --axes."
-            )
-        axes = options.axes or AXES
-        self._axis = {axis: axes.index(axis) for axis in AXES}
-        sizes = {axis: self._experts.shape[place] for axis, place in self._axis.items()}
-        self._n_tokens, self._n_layers, self._k = (sizes[axis] for axis in AXES)
-        if 0 in sizes.values():
-            raise TraceError(f"{self._name} holds no routing; record it again.")
-
-    def source(self) -> Source:
-        tokens, inferred = self._tokens()
-        layers = self._layer_axis(self._ends(tokens))
-        source = Source(
-            self._name,
-            self._chunks(tokens, layers),
-            model=self._model(),
-            layers=self._sizes(layers),
-            slot_order=self._slot_order(),
-            inferred=inferred,
-            notes={"format": "npz" if self._npz else "npy"},
-        )
-        return source
-
-    # ---- arrays ----------------------------------------------------------------------------
-
-    def _has(self, key: str) -> bool:
-        return self._npz is not None and key in self._npz
-
-    def _whole(self, key: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-        assert self._npz is not None
-        values = self._npz[key].whole()
-        if shape is not None and values.shape != shape:
-            raise TraceError(
-                f"{self._name}: {key} has the shape {values.shape} where {shape} is needed; write "
-                "it again."
-            )
-        return values
-
-    def _integers(self, key: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-        values = self._whole(key, shape)
-        if values.dtype.kind not in "iub":
-            raise TraceError(
-                f"{self._name}: {key} holds {values.dtype} values and no whole numbers; write them "
-                "as integers."
-            )
-        return values.astype(np.int64)
-
-    def _counts(self, key: str) -> np.ndarray:
-        values = np.atleast_1d(self._integers(key))
-        if values.ndim != 1 or (values < 0).any():
-            raise TraceError(f"{self._name}: {key} is no list of lengths; write it again.")
-        return values
-
-    # ---- tokens ----------------------------------------------------------------------------
-
-    def _tokens(self) -> tuple[Tokens, dict[str, str]]:
-        """Return the place of each token, and what was inferred for it."""
-        shape = (self._n_tokens,)
-        columns = {
-            name: self._integers(self._of[name], shape)
-            for name in ("prompt", "token", "pass", "phase", "token_id", "kept")
-            if name in self._of
-        }
-        lengths = self._lengths(columns)
-        prompts, inferred = self._prompts(lengths)
-        tokens = of_requests(lengths, prompts, self._options.chunk, token=columns.get("token_id"))
-        tokens = replace(tokens, kept=columns.get("kept"))
-        if "token" in columns:
-            tokens = replace(tokens, step=columns["token"])
-        if "pass" in columns:
-            inferred.pop("passes", None)
-            tokens = replace(tokens, passes=columns["pass"])
-        if "phase" in columns:
-            inferred.pop("phases", None)
-            tokens = replace(tokens, phase=columns["phase"])
-        elif "pass" in columns and not self._has("prompt_lengths"):
-            inferred["phases"] = "passes of several tokens with which a turn begins are its prompt"
-            tokens = replace(tokens, phase=phases_of(tokens.turn, tokens.passes))
-        elif "token" in columns:
-            phase = np.where(tokens.step < prompts[tokens.turn], 0, DECODE)
-            tokens = replace(tokens, phase=phase)
-        return tokens, inferred
-
-    def _lengths(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return how many tokens each turn has."""
-        if self._has("lengths"):
-            lengths = self._counts("lengths")
-            if int(lengths.sum()) != self._n_tokens:
-                raise TraceError(
-                    f"{self._name}: lengths add up to {lengths.sum()} tokens, but experts has "
-                    f"{self._n_tokens}; correct lengths, or say the order of the axes with --axes."
-                )
-            return lengths
-        if "prompt" in columns:
-            turns = columns["prompt"]
-            begins = np.flatnonzero(np.diff(turns) != 0) + 1
-            return np.diff(np.concatenate(([0], begins, [self._n_tokens])))
-        return np.array([self._n_tokens])
-
-    def _prompts(self, lengths: np.ndarray) -> tuple[np.ndarray, dict[str, str]]:
-        if not self._has("prompt_lengths"):
-            return np.zeros_like(lengths), {"phases": NO_PROMPTS, "passes": ASSUMED_PASSES}
-        prompts = self._counts("prompt_lengths")
-        if len(prompts) != len(lengths):
-            raise TraceError(
-                f"{self._name}: prompt_lengths has {len(prompts)} prompts, but there are "
-                f"{len(lengths)}; add lengths, the number of tokens of each."
-            )
-        return prompts, {"passes": ASSUMED_PASSES}
-
-    # ---- layers and facts ------------------------------------------------------------------
-
-    def _layer_axis(self, ends: list[int]) -> LayerAxis:
-        if self._has("layers"):
-            numbers = self._integers("layers", (self._n_layers,))
-            if (np.diff(numbers) <= 0).any() or (numbers < 0).any():
-                raise TraceError(
-                    f"{self._name}: layers does not ascend; give the model's own numbers of the "
-                    "layers in ascending order."
-                )
-            return LayerAxis(np.arange(self._n_layers), numbers)
-        blocks = self._in_blocks(self._experts, ends)
-        return layer_axis(self._given, self._n_layers, self._k, self._options, blocks)
-
-    def _model(self) -> dict[str, Any]:
-        model: dict[str, Any] = {}
-        for key in NUMBERS:
-            if self._has(key):
-                model[key] = int(self._integers(key, ()))
-        for key, name in TEXTS.items():
-            if self._has(key):
-                assert self._npz is not None
-                model[name] = self._npz.text(key)
-        return model
-
-    def _slot_order(self) -> str:
-        if not self._has("slot_order"):
-            return "unknown"
-        assert self._npz is not None
-        order = self._npz.text("slot_order")
-        if order not in SLOT_ORDERS:
-            raise TraceError(
-                f"{self._name}: slot_order {order[:40]!r} is none of {', '.join(SLOT_ORDERS)}; "
-                "correct it."
-            )
-        return order
-
-    def _sizes(self, layers: LayerAxis) -> list[dict[str, int]]:
-        """Return the sizes of experts: one for all, one a layer of the axis or of the model."""
-        if not self._has("expert_bytes"):
-            return []
-        sizes = self._integers("expert_bytes")
-        if sizes.ndim == 0:
-            sizes = np.full(self._n_layers, sizes)
-        if len(sizes) == self._n_layers:
-            found = sizes[layers.kept]
-        elif len(sizes) > int(layers.numbers[-1]):
-            found = sizes[layers.numbers]
-        else:
-            raise TraceError(
-                f"{self._name}: expert_bytes has {len(sizes)} sizes where {self._n_layers} layers "
-                "are; give one for each."
-            )
-        pairs = zip(layers.numbers.tolist(), found.tolist(), strict=True)
-        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs if size != UNKNOWN]
-
-    # ---- blocks ----------------------------------------------------------------------------
-
-    def _ends(self, tokens: Tokens) -> list[int]:
-        each = self._n_layers * self._k
-        for key in ("logits", "gate_input"):
-            if self._has(key):
-                assert self._npz is not None
-                each += self._n_layers * (self._npz[key].shape or (1,))[-1]
-        return pass_ends(tokens, max(1, BLOCK_VALUES // each))
-
-    def _in_blocks(self, array: DiskArray, ends: list[int]) -> Iterator[np.ndarray]:
-        """Yield blocks [block, layers, width] of an array whose axes stand as those of experts."""
-        others = [axis for axis in (self._options.axes or AXES) if axis != "tokens"]
-        for block in array.blocks(self._axis["tokens"], ends):
-            yield block if others == ["layers", "k"] else block.swapaxes(1, 2)
-
-    def _beside(self) -> dict[str, DiskArray]:
-        """Return the arrays beside the experts that have values for each token and layer."""
-        assert self._npz is not None
-        keys = {name: self._of.found.get(name) for name in OF_SLOTS if name != "experts"}
-        found = {}
-        for name, key in (keys | {"logits": "logits", "gate_input": "gate_input"}).items():
-            if key is None or key not in self._npz:
-                continue
-            array = found[name] = self._npz[key]
-            wanted = list(self._experts.shape)
-            if name not in OF_SLOTS and len(array.shape) == len(AXES):
-                wanted[self._axis["k"]] = array.shape[self._axis["k"]]
-            if list(array.shape) != wanted or array.dtype.kind not in "fiu":
-                raise TraceError(
-                    f"{self._name}: {key} is an array of {array.dtype} with the shape "
-                    f"{array.shape}, where numbers {tuple(wanted)} are needed, as experts has; "
-                    "write it again."
-                )
-        return found
-
-    def _chunks(self, tokens: Tokens, layers: LayerAxis) -> Iterator[Routings]:
-        ends = self._ends(tokens)
-        arrays = {} if self._npz is None else self._beside()
-        blocks = [self._in_blocks(array, ends) for array in (self._experts, *arrays.values())]
-        whole = len(layers.kept) == self._n_layers
-        start = 0
-        # Where the last block is followed by nothing, an entry of an archive is whole.
-        for end, *of_block in zip(ends, *blocks, strict=True):
-            experts, *lists = of_block if whole else (each[:, layers.kept] for each in of_block)
-            yield routings_of(
-                tokens.between(start, end),
-                layers.numbers,
-                experts,
-                dict(zip(arrays, lists, strict=True)),
-                self._name,
-            )
-            start = end

@@ -70,6 +70,7 @@ class UniversalJsonl(Format):
     summary = "an object in each line: token, layer, experts (a list), and what else is known"
     told_by = "a first line, or a second, that is an object with a layer and its experts"
     lacks = "what it has no keys for"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether the first lines are objects, one of them with a layer and experts."""
@@ -111,6 +112,12 @@ def _is_value(value: Any) -> bool:
     if isinstance(value, list):
         return all(isinstance(each, (int, float)) for each in value)
     return value is None or isinstance(value, (int, float, str))
+
+
+def first_object(lines: bytes) -> dict[str, Any] | None:
+    """Return the object of the first line, None if it is none."""
+    first = lines.splitlines()[:1]
+    return _object(first[0]) if first else None
 
 
 def _model(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class UniversalCsv(Format):
     summary = "a row for each selected expert: prompt, token, layer, expert, and what else is known"
     told_by = "a header with the columns layer, token and expert, under any of their names"
     lacks = "what it has no columns for"
+    is_universal = True
 
     def sniff(self, head: bytes) -> bool:
         """Say whether the first line names the columns of a long table."""
@@ -52,6 +53,7 @@ class UniversalParquet(Format):
     summary = "the columns of csv; experts and weights may be lists"
     told_by = "the columns layer, token and experts of a Parquet file, under any of their names"
     lacks = "what it has no columns for"
+    is_universal = True
 
     def recognises(self, given: Given) -> bool:
         """Say whether every file is a Parquet file with the columns of a long table."""
@@ -104,7 +106,7 @@ def _csv_source(file: File, options: ImportOptions) -> Source:
     if len(set(columns)) < len(columns):
         raise TraceError(f"{file.path}, line 1: the header names a column twice; rename one.")
     table = CsvTable(file.path, len(file.head.splitlines(keepends=True)[0]), columns, separator)
-    arrow = ArrowRows(str(file.path), names, table.place)
+    arrow = ArrowRows(str(file.path), names, table.place, codes_appear_in_order=True)
     source = row_source(str(file.path), iter(()), arrow, options)
 
     def rows() -> Iterator[Rows]:

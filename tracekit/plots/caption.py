@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from tracekit.formats import as_trace
-from tracekit.plots.style import GREY
+from tracekit.plots.style import GREY, shortened
 from tracekit.trace import Trace
 
 
@@ -13,11 +13,7 @@ def caption(trace: Trace | str | Path) -> str:
     """Return the names of the model and of the trace."""
     trace = as_trace(trace)
     names = (trace.facts.model.name, Path(trace.name).absolute().name)
-    return ", ".join(_shortened(name) for name in names)
-
-
-def _shortened(name: str, most: int = 60) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+    return ", ".join(map(shortened, names))
 
 
 def add_caption(ax: Axes, text: str) -> None:

@@ -22,10 +22,11 @@ _HOLLOW: Look = {"linestyle": "none", "marker": "o", "markersize": 6, "markerfac
         trace,
         choices.policies_or(POLICIES),
         choices.cache_bytes,
+        bypass=choices.bypass,
         seed=choices.seed,
         jobs=choices.jobs,
     ),
-    reads=("policies", "params", "cache_bytes"),
+    reads=("policies", "params", "cache_bytes", "bypass"),
 )
 def plot_curves(
     data: pd.DataFrame, *, ax: Axes | None = None, phase: str = "decode", **style: Any

@@ -39,6 +39,7 @@ def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
         trace,
         choices.policies_or([Retention.name]),
         cache_bytes=choices.cache_bytes,
+        bypass=choices.bypass,
         seed=choices.seed,
     )
     frame.attrs["notes"] = notes
@@ -49,7 +50,7 @@ def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
     "gains",
     "points of hit rate that a policy gains over LRU, by cache budget",
     _gains,
-    reads=("policies", "params", "cache_bytes"),
+    reads=("policies", "params", "cache_bytes", "bypass"),
 )
 def plot_gains(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw how many more decode lookups hit than under the baseline, by cache budget.

@@ -39,6 +39,8 @@ class Choices:
     cache_bytes : list of int or None
         Budgets; None: the recorded one, or a range where a plot has budgets on its axis.
     horizon, named : list of int or None
+    bypass : bool
+        The engine may drop at once what it has just used.
     seed : int
     jobs : int or None
     """
@@ -49,6 +51,7 @@ class Choices:
     cache_bytes: Sequence[int] | None = None
     horizon: Sequence[int] | None = None
     named: Sequence[int] | None = None
+    bypass: bool = False
     seed: int = 0
     jobs: int | None = None
 

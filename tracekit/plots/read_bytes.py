@@ -20,14 +20,16 @@ from tracekit.plots.style import (
     whole_numbers,
 )
 
+DECODED = {"token": "decoded token", "pass": "decode pass"}
+
 
 @register(
     "read-bytes",
     "bytes that each decoded token reads, as it ran",
     lambda trace, choices: read_bytes_by_token(
-        trace, choices.policies_or(read_by_default(trace)), choices.one_budget()
+        trace, choices.policies_or(read_by_default(trace)), choices.one_budget(), choices.bypass
     ),
-    reads=("policies", "params", "cache_bytes"),
+    reads=("policies", "params", "cache_bytes", "bypass"),
     at_one_budget=True,
 )
 def plot_read_bytes(
@@ -51,9 +53,11 @@ def plot_read_bytes(
     -------
     Axes
         One line a policy, the token cycle (what a token reads without a cache), and a thin
-        vertical line where a turn begins.
+        vertical line where a turn begins. Where passes verify several drafted tokens, the bytes are
+        those of a pass, and the legend gives those of a token that stayed.
     """
     ax = axes_or_new(ax)
+    unit = "token" if (data["kept_tokens"] == 1).all() else "pass"
     runs = [
         (name, look, budget, rows)
         for name, look, of_policy in policy_series(data)
@@ -68,6 +72,9 @@ def plot_read_bytes(
             ax.plot(rows["token"], mib, color=look["color"], alpha=0.25, linewidth=0.7)
         mean = mib.rolling(window, min_periods=1, center=True).mean()
         label = name if np.isnan(budget) else f"{name} at {in_mib(budget)}"
+        if unit == "pass":
+            of_token = rows["read_bytes"].sum() / rows["kept_tokens"].sum()
+            label += f": {in_mib(of_token)} per kept token"
         ax.plot(rows["token"], mean, **{**look, "label": label})
     mark_token_cycle(ax.axhline, data["token_cycle_bytes"].iloc[0])
     for place, start in enumerate(turn_starts(data)):
@@ -77,10 +84,11 @@ def plot_read_bytes(
     ax.margins(x=0.01)
     whole_numbers(ax)
     grouped_numbers(ax, "y")
-    mean_of = f"mean of {window} tokens" if window > 1 else "each token"
+    units = {"token": "tokens", "pass": "passes"}[unit]
+    mean_of = f"mean of {window} {units}" if window > 1 else f"each {unit}"
     return finish(
         ax,
-        title=f"Bytes read per decoded token ({mean_of})",
-        xlabel="decoded token",
-        ylabel="read (MiB per token)",
+        title=f"Bytes read per {DECODED[unit]} ({mean_of})",
+        xlabel=DECODED[unit],
+        ylabel=f"read (MiB per {unit})",
     )

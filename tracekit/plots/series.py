@@ -77,14 +77,21 @@ def series_names(data: pd.DataFrame) -> pd.Series:
     """Name the policy of each row, with its predictor, and with what tells its variants apart.
 
     ``retention (stale-gate)``, ``random seed=1``, ``drop-cold (leaves experts out)``: `data` has
-    the columns ``policy`` and ``params``, a mapping of names to values. A legend has little room:
-    what a table says of a row as well, it leaves out.
+    the columns ``policy`` and ``params``, a mapping of names to values, and where it is of replays
+    ``bypass``. A bound names the policies that it is of. A legend has little room: what a table says
+    of a row as well, it leaves out.
     """
     several = differing(zip(data["policy"], data["params"], strict=True))
     lossy = {cls.name for cls in POLICIES if cls.lossy}
+    limits = {cls.name for cls in POLICIES if cls.gives_limits}
+    bypass = data["bypass"] if "bypass" in data else [False] * len(data)
 
-    def name(policy: str, params: Mapping[str, Any]) -> str:
+    def name(policy: str, params: Mapping[str, Any], drops: bool) -> str:
         words = [policy]
+        if policy in limits:
+            words.append("(a load may be dropped)" if drops else "(each load is kept)")
+        elif drops:
+            words.append("(bypass)")
         if "predictor" in params:
             words.append(f"({params['predictor']})")
         if policy in lossy:
@@ -96,7 +103,8 @@ def series_names(data: pd.DataFrame) -> pd.Series:
         }
         return " ".join([*words, settings(apart)]).rstrip()
 
-    names = [name(*of_row) for of_row in zip(data["policy"], data["params"], strict=True)]
+    rows = zip(data["policy"], data["params"], bypass, strict=True)
+    names = [name(*of_row) for of_row in rows]
     return pd.Series(names, index=data.index, dtype=object)
 
 

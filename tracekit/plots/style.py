@@ -14,9 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from tracekit.figures import MIB, in_mib
+from tracekit.figures import MIB, in_mib, visible
+from tracekit.trace.errors import MissingDataError
 
 BLACK, GREY, PALE = "#000000", "#767676", "#d9d9d9"
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
@@ -24,6 +26,8 @@ ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
 INDIGO, BROWN = "#332288", "#7A3B10"
 
 SEQUENTIAL = "Blues"  # light to dark, so grey prints keep the order; 0 is white
+
+MOST_LAYERS = 4096
 
 FEW = 4  # points: a line of fewer is nothing without markers
 _EDGE = 0.08  # inches that stay free at each edge of a figure
@@ -60,14 +64,22 @@ def finish(
         ax.grid(axis="y", color=PALE, linewidth=0.6)
         ax.set_axisbelow(True)
     _legend_below(ax, ax.get_legend_handles_labels()[0] if handles is None else handles)
+    as_plain_text(ax)
     return ax
+
+
+def as_plain_text(artist: Artist) -> None:
+    """Draw all texts of `artist` as they are: a name with $ in it is no formula."""
+    for text in artist.findobj(Text):
+        text.set_parse_math(False)
+        text.set_text(visible(text.get_text()))
 
 
 def _legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
     """Put the legend under the plot, where it covers no data, as wide as the plot has room for."""
     if not handles:
         return
-    labels = [str(handle.get_label()) for handle in handles]
+    labels = [shortened(visible(str(handle.get_label()))) for handle in handles]
     width = ax.get_window_extent().width / ax.figure.dpi  # inches
     columns = int(width * _CHARACTERS_AN_INCH / (max(map(len, labels)) + _HANDLE_CHARACTERS))
     ax.legend(
@@ -80,6 +92,11 @@ def _legend_below(ax: Axes, handles: Sequence[Artist]) -> None:
         frameon=False,
         fontsize="small",
     )
+
+
+def shortened(name: str, most: int = 60) -> str:
+    """Return `name`, cut to a length that a picture has room for."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def mark_token_cycle(line: Callable[..., object], cycle_bytes: int, **style: Any) -> None:
@@ -135,7 +152,18 @@ def _axis(ax: Axes, name: Literal["x", "y"]) -> Axis:
 
 
 def layer_range(layers: np.ndarray) -> np.ndarray:
-    """Return every layer number from the first to the last, also those that are not routed."""
+    """Return every layer number from the first to the last, also those that are not routed.
+
+    Raises
+    ------
+    MissingDataError
+        There are more than a picture can show.
+    """
+    if layers.max() - layers.min() >= MOST_LAYERS:
+        raise MissingDataError(
+            f"A picture has rows for {MOST_LAYERS:,} layers, and this trace has layers "
+            f"{layers.min()} to {layers.max()}; `tracekit plot` writes the numbers behind it to a .csv."
+        )
     return np.arange(layers.min(), layers.max() + 1)
 
 

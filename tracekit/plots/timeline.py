@@ -32,9 +32,9 @@ _CARET_DOWN = 7  # matplotlib's number of the marker whose tip is at its point
     "timeline",
     "token × layer: hit, miss or prefetched under one policy (or as recorded)",
     lambda trace, choices: residency_timeline(
-        trace, choices.one_policy_or("lru"), choices.one_budget()
+        trace, choices.one_policy_or("lru"), choices.one_budget(), choices.bypass
     ),
-    reads=("policies", "params", "cache_bytes"),
+    reads=("policies", "params", "cache_bytes", "bypass"),
     at_one_budget=True,
 )
 def plot_timeline(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
@@ -101,7 +101,7 @@ def plot_timeline(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -
     return finish(
         ax,
         title=_title(data),
-        xlabel="decoded token",
+        xlabel="decoded token" if (data["kept_tokens"] == 1).all() else "decode pass",
         ylabel="layer",
         grid=False,
         handles=handles,

@@ -72,6 +72,9 @@ class Batches:
         Only given to a policy that is ``lossy``.
     guesses : Guesses or None
         Only given to a policy that ``needs_predictor``.
+    bypass : bool
+        The engine may drop at once what a batch has just used, since it stages what it reads in a
+        scratch buffer that is not charged to the cache. Only set for a policy that ``can_bypass``.
     """
 
     keys: np.ndarray
@@ -88,6 +91,7 @@ class Batches:
     top_k: int
     weights: np.ndarray | None = None
     guesses: Guesses | None = None
+    bypass: bool = False
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -126,9 +130,11 @@ class Batches:
         layer has evicted once, so any excess from then on is the policy's doing.
         """
         decode = self.phase == DECODE
-        first_pass = np.full(int(self.turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
-        np.minimum.at(first_pass, self.turn[decode], self.pass_id[decode])
-        return np.asarray(decode & (self.pass_id > first_pass[self.turn]))
+        # Turns follow each other. An array as long as the largest number of a turn could be huge.
+        turn = np.cumsum(np.diff(self.turn, prepend=self.turn[:1]) != 0)
+        first_pass = np.full(int(turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
+        np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
+        return np.asarray(decode & (self.pass_id > first_pass[turn]))
 
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""
@@ -217,9 +223,10 @@ class Limit:
     ----------
     budget_bytes : int
     hits, hits_decode : int
-        No policy has more hits, of all lookups and of those of decode batches.
+        No policy of the class that is bounded has more hits, of all lookups and of those of decode
+        batches.
     read_bytes, read_bytes_decode : int
-        No policy reads fewer bytes.
+        No such policy reads fewer bytes.
     """
 
     budget_bytes: int
@@ -258,7 +265,11 @@ class Policy(ABC):
         It changes what the model computes, and is given ``batches.weights``.
     in_shares : bool
         Each MoE layer keeps to an equal share of the budget, so that all of them may overrun it.
-        Any other policy keeps to the budget, or to the last batch where that is larger.
+        Any other policy keeps to the budget, or to the last batch where that is larger. Under
+        ``batches.bypass`` all of them keep to the budget.
+    can_bypass : bool
+        It heeds ``batches.bypass``: the entries that a batch has just used may be evicted after it,
+        as any others. A replay with ``bypass`` leaves a policy out that does not.
     gives_limits : bool
         `simulate` returns `Limit`, not `Cell`: proven totals without a run behind them.
     counters : tuple of Figure
@@ -276,6 +287,7 @@ class Policy(ABC):
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
     in_shares: ClassVar[bool] = False
+    can_bypass: ClassVar[bool] = False
     gives_limits: ClassVar[bool] = False
     counters: ClassVar[tuple[Figure, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
@@ -291,8 +303,9 @@ class Policy(ABC):
 
         The accounting is fixed. Each distinct key of a batch is looked up once. A miss makes it
         resident at its layer's ``expert_bytes``. After the batch, entries that it did not touch
-        are evicted one by one until the resident bytes fit the budget. Cells do not depend on each
-        other. `per_lookup` asks for ``Cell.hit`` too.
+        are evicted one by one until the resident bytes fit the budget; under ``batches.bypass``
+        those that it touched may go too. Cells do not depend on each other. `per_lookup` asks for
+        ``Cell.hit`` too.
         """
 
 

@@ -13,7 +13,9 @@ class Belady(Policy):
     """Evict the entry whose next use is furthest away (L. A. Belady, 1966).
 
     Entries that are never used again go first, the one admitted first before the others. At equal
-    sizes no schedule has more hits; with unequal sizes the rule is a heuristic, see `bound`.
+    sizes no schedule has more hits that keeps what a load has used until it ends; with unequal sizes
+    the rule is a heuristic, see `bound`. With ``--bypass`` what was just used is dropped at once if
+    its own next use is the furthest; at equal sizes no schedule that may do so has more hits.
     """
 
     name = "belady"
@@ -21,6 +23,7 @@ class Belady(Policy):
         "evicts what is used again furthest in the future (the optimum if all sizes are equal)"
     )
     offline = True
+    can_bypass = True
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
@@ -36,6 +39,7 @@ class Belady(Policy):
                 batches.expert_bytes,
                 batches.n_expert,
                 cell.budget_bytes,
+                batches.bypass,
                 cell.hits,
                 cell.resident_bytes,
                 hit,
@@ -47,8 +51,8 @@ class Belady(Policy):
 
 # The resident entries are a set of numbers: the positions in the trace of their next uses. A lookup
 # hits if its own position is in the set. The victim is the largest number of the set. After the
-# eviction the next uses of the batch's entries join the set. Positions that have passed can stay
-# in it, because they are smaller than all that are still to come.
+# eviction, or before it with `bypass`, the next uses of the batch's entries join the set. Positions
+# that have passed can stay in it, because they are smaller than all that are still to come.
 @kernel
 def _belady(
     keys: np.ndarray,
@@ -60,6 +64,7 @@ def _belady(
     expert_bytes: np.ndarray,
     n_expert: int,
     budget: int,
+    bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
@@ -86,30 +91,32 @@ def _belady(
         waiting -= n_hits
         used += (stop - start - n_hits) * expert_bytes[batch_layer[b]]
 
-        while used > budget and n_finished > 0:
-            oldest = 0
-            for i in range(1, n_finished):
-                if admitted[finished[i]] < admitted[finished[oldest]]:
-                    oldest = i
-            used -= expert_bytes[finished[oldest] // n_expert]
-            n_finished -= 1
-            finished[oldest] = finished[n_finished]
-        while used > budget and waiting > 0:
-            while groups[top] == 0:
-                top -= 1
-            last = largest(bits, words, groups, place, top)
-            used -= expert_bytes[layer_of_lookup[last]]
-            waiting -= 1
-            discard(bits, words, groups, last)
-
-        for p in range(start, stop):
-            following = np.int64(next_use[p])
-            if following == n_positions:
-                finished[n_finished] = keys[p]
-                n_finished += 1
+        for late in range(2):
+            if (late == 0) == bypass:
+                for p in range(start, stop):
+                    following = np.int64(next_use[p])
+                    if following == n_positions:
+                        finished[n_finished] = keys[p]
+                        n_finished += 1
+                        continue
+                    waiting += 1
+                    add(bits, words, groups, following)
+                    top = max(top, following >> 18)
                 continue
-            waiting += 1
-            add(bits, words, groups, following)
-            top = max(top, following >> 18)
+            while used > budget and n_finished > 0:
+                oldest = 0
+                for i in range(1, n_finished):
+                    if admitted[finished[i]] < admitted[finished[oldest]]:
+                        oldest = i
+                used -= expert_bytes[finished[oldest] // n_expert]
+                n_finished -= 1
+                finished[oldest] = finished[n_finished]
+            while used > budget and waiting > 0:
+                while groups[top] == 0:
+                    top -= 1
+                last = largest(bits, words, groups, place, top)
+                used -= expert_bytes[layer_of_lookup[last]]
+                waiting -= 1
+                discard(bits, words, groups, last)
         hits[b] = n_hits
         resident[b] = used

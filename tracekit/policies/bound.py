@@ -12,15 +12,32 @@ from tracekit.trace.schema import DECODE
 MOST_PRICED = 1_000_000
 
 
+def bounded(bypass: bool) -> str:
+    """Say in words which policies the bound is of: what stands after *every policy that*."""
+    if bypass:
+        return (
+            "keeps to its budget after every load and reads only what is asked for, even if it drops "
+            "at once what it has just used"
+        )
+    return (
+        "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
+        "ends"
+    )
+
+
 @register
 class Bound(Policy):
-    """No demand policy has more hits than this at a budget, or reads fewer bytes.
+    """No demand policy of a class has more hits than this at a budget, or reads fewer bytes.
 
     *The class.* A demand policy reads an expert only when a batch asks for it, keeps the experts of a
     batch until its load ends, and then evicts until the rest fits the budget. Under this accounting
     it is a set of kept intervals, each from one use of a key to its next: after every batch, the
     kept intervals that span it fit into the budget less the bytes of the batch, or into nothing if
     the batch alone is larger. See `tracekit.policies.intervals`.
+
+    *The class with ``--bypass``.* A policy may also drop at once what a batch has just used. Then the
+    kept intervals that span a batch, or begin with it, fit into the budget after it. As long as
+    every batch fits into the budget, or the next one is of another layer, this class holds the other.
 
     *Equal sizes.* At the first batch where too many intervals meet, one must go, and the one that
     ends last meets every later batch that the others meet. So Belady's rule keeps the most. For the
@@ -41,12 +58,19 @@ class Bound(Policy):
     experts can be kept in part. Also, each key is read once at its size, and every other miss reads
     the smallest size at least.
 
+    *One layer.* There is no bound of a layer's own figures: at most budgets a layer alone would fit,
+    so that its bound would say nothing.
+
     Every bound is of its own figure: no policy need reach several of them at once.
     """
 
     name = "bound"
-    summary = "proven limit on the hits of every demand policy at this budget, whatever the sizes"
+    summary = (
+        "proven limits of policies that read on demand and keep each load until it ends (with "
+        "--bypass: that may drop it at once)"
+    )
     offline = True
+    can_bypass = True
     gives_limits = True
 
     def simulate(

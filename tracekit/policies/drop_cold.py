@@ -51,6 +51,7 @@ class DropCold(Policy):
     summary = "LRU; a missing expert weighted below F / k is not read (changes the output)"
     Params = DropColdParams
     lossy = True
+    can_bypass = True
     counters = LOSSY_COUNTERS
     legend = (LOSSY_LEGEND,)
     params: DropColdParams
@@ -76,6 +77,7 @@ class DropCold(Policy):
                     batches.key_bytes,
                     droppable,
                     lru.budget_bytes,
+                    batches.bypass,
                     resident,
                     hit,
                     dropped,
@@ -115,6 +117,7 @@ def _drop_cold(
     key_bytes: np.ndarray,
     droppable: np.ndarray,
     budget: int,
+    bypass: bool,
     resident: np.ndarray,
     hit: np.ndarray,
     dropped: np.ndarray,
@@ -138,7 +141,7 @@ def _drop_cold(
                 used += key_bytes[key]
             touched_in[key] = b
             append(after, before, end, key)
-        while used > budget and touched_in[after[end]] != b:
+        while used > budget and (bypass or touched_in[after[end]] != b):
             key = pop_cold(after, before, end)
             is_resident[key] = False
             used -= key_bytes[key]

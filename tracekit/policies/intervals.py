@@ -3,7 +3,7 @@
 A lookup of a key that was looked up before closes an *interval*: from the batch of the one lookup to
 the batch of the other. The lookup hits if the key stays resident all that time. What a policy that
 reads only on demand leaves resident is therefore a set of kept intervals, and what limits it is the
-room after each batch (`Admission`). The functions here find how many intervals can be kept, or how
+room after each batch (`Room`). The functions here find how many intervals can be kept, or how
 many bytes; `bound` puts them together.
 
 They know nothing of policies. Source of the greedy rule: L. A. Belady (1966); of the argument by
@@ -27,31 +27,30 @@ class Room:
     Attributes
     ----------
     batches : Batches
+        With ``batches.bypass`` the engine may drop at once what it has just used. An interval then
+        takes room from its first batch on, and the batch in hand takes none. Otherwise the batch
+        in hand stays until its load ends and takes its room, and an interval takes room between
+        its two batches.
     next_use : int32 [N]
         Position of each key's next lookup where that closes an interval that counts; N elsewhere.
-    bypass : bool
-        The engine may drop at once what it has just read. An interval then takes room from its
-        first batch on, and the batch in hand takes none. Otherwise the batch in hand stays until
-        its load ends and takes its room, and an interval takes room between its two batches.
     """
 
     batches: Batches
     next_use: np.ndarray
-    bypass: bool = False
 
     @classmethod
-    def of(cls, batches: Batches, decode_only: bool, bypass: bool = False) -> "Room":
+    def of(cls, batches: Batches, decode_only: bool) -> "Room":
         """Return the room of a run; `decode_only` leaves out intervals that a prompt's batch ends."""
         next_use = batches.next_use
         if decode_only:
             n = len(batches.keys)
             decode = np.append(np.repeat(batches.phase == DECODE, batches.lookups), False)
             next_use = np.where(decode[next_use], next_use, n).astype(np.int32)
-        return cls(batches, next_use, bypass)
+        return cls(batches, next_use)
 
     def capacity(self, budget: int) -> np.ndarray:
         """Return the bytes that intervals may take after each batch, int64 [B]."""
-        if self.bypass:
+        if self.batches.bypass:
             return np.full(len(self.batches), budget, np.int64)
         own = self.batches.lookups * self.batches.expert_bytes[self.batches.layer]
         room: np.ndarray = np.maximum(budget - own, 0)
@@ -95,7 +94,7 @@ class Room:
             np.asarray(sizes, np.int64),
             among,
             divisible,
-            self.bypass,
+            self.batches.bypass,
         )
         return int(kept), int(kept_bytes)
 
@@ -111,7 +110,7 @@ class Room:
         p = np.flatnonzero(self.next_use < len(self.next_use))
         batch = np.repeat(np.arange(len(self.batches)), self.batches.lookups)
         start, end = batch[p], batch[self.next_use[p]]
-        return start + (not self.bypass), end, self.batches.layer[start].astype(np.int64)
+        return start + (not self.batches.bypass), end, self.batches.layer[start].astype(np.int64)
 
     def price_bound(self, capacity: np.ndarray, iterations: int = 50) -> float:
         """Return a number that the kept intervals cannot exceed, whatever their sizes.

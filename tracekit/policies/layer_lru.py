@@ -14,6 +14,7 @@ class LayerLRU(Policy):
     name = "layer-lru"
     summary = "LRU within equal shares of the budget, one per MoE layer"
     in_shares = True
+    can_bypass = True
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

@@ -13,11 +13,14 @@ class LFU(Policy):
     """Evict the entry with the fewest touches so far; of equals, the one touched longest ago.
 
     A batch touches each of its experts once, however many of its tokens selected it. The count
-    survives eviction: an expert that comes back continues with the count it had.
+    survives eviction: an expert that comes back continues with the count it had. With
+    ``--bypass`` an expert that was just used competes with the count that it then has: one that was
+    used for the first time is dropped at once, unless another was used once only.
     """
 
     name = "lfu"
     summary = "evicts the expert with the fewest touches so far, ties least recent"
+    can_bypass = True
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
@@ -31,6 +34,7 @@ class LFU(Policy):
                 batches.key_bytes,
                 most_touches,
                 cell.budget_bytes,
+                batches.bypass,
                 cell.hits,
                 cell.resident_bytes,
                 hit,
@@ -42,8 +46,9 @@ class LFU(Policy):
 
 # One list for each number of touches, in the order of last touch: the victim is the first entry of
 # the first list that is not empty. Entries of the batch leave their lists before the eviction,
-# which protects them, and go to the recent end of the next list after it. The number of entries in
-# every 64 lists lets the search for the first one skip stretches of empty lists.
+# which protects them, and go to the recent end of the next list after it; or before it, if they are
+# not protected. The number of entries in every 64 lists lets the search for the first one skip
+# stretches of empty lists.
 @kernel
 def _lfu(
     keys: np.ndarray,
@@ -51,6 +56,7 @@ def _lfu(
     key_bytes: np.ndarray,
     most_touches: int,
     budget: int,
+    bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
@@ -82,25 +88,27 @@ def _lfu(
         if n_hits < stop - start:
             used += (stop - start - n_hits) * key_bytes[keys[start]]
 
-        while used > budget and n_linked > 0:
-            while after[head + first] == head + first:
-                if in_stretch[first >> 6] == 0:
-                    first = ((first >> 6) + 1) << 6
-                else:
-                    first += 1
-            key = pop_cold(after, before, head + first)
-            in_stretch[first >> 6] -= 1
-            is_resident[key] = False
-            used -= key_bytes[key]
-            n_linked -= 1
-
-        for p in range(start, stop):
-            key = keys[p]
-            touches[key] += 1
-            f = np.int64(touches[key])
-            append(after, before, head + f, key)
-            in_stretch[f >> 6] += 1
-            first = min(first, f)
-        n_linked += stop - start
+        for late in range(2):
+            if (late == 0) == bypass:
+                for p in range(start, stop):
+                    key = keys[p]
+                    touches[key] += 1
+                    f = np.int64(touches[key])
+                    append(after, before, head + f, key)
+                    in_stretch[f >> 6] += 1
+                    first = min(first, f)
+                n_linked += stop - start
+                continue
+            while used > budget and n_linked > 0:
+                while after[head + first] == head + first:
+                    if in_stretch[first >> 6] == 0:
+                        first = ((first >> 6) + 1) << 6
+                    else:
+                        first += 1
+                key = pop_cold(after, before, head + first)
+                in_stretch[first >> 6] -= 1
+                is_resident[key] = False
+                used -= key_bytes[key]
+                n_linked -= 1
         hits[b] = n_hits
         resident[b] = used

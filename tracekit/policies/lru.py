@@ -8,10 +8,15 @@ from tracekit.policies.base import Batches, Cell, Policy, register
 
 @register
 class LRU(Policy):
-    """Evict the entry that was touched longest ago."""
+    """Evict the entry that was touched longest ago.
+
+    What a batch has just used is the most recent of all. So with ``--bypass`` the victims are the
+    same, unless the batch alone is larger than the budget: then the first that it touched go too.
+    """
 
     name = "lru"
     summary = "evicts the least recently used expert of any layer"
+    can_bypass = True
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
@@ -26,6 +31,7 @@ class LRU(Policy):
             batches.batch_start,
             batches.key_bytes,
             np.asarray(budgets, np.int64),
+            batches.bypass,
             hits,
             resident,
             hit,
@@ -52,6 +58,7 @@ def _lru(
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
     budgets: np.ndarray,
+    bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
@@ -100,7 +107,7 @@ def _lru(
                         live = ~superseded[w]
                     lowest = live & (~live + one)
                     position = (w << 6) + bit_position[lowest % np.uint64(67)]
-                    if position >= start:
+                    if position >= start and not bypass:
                         break
                     live ^= lowest
                     size -= key_bytes[keys[position]]

@@ -15,6 +15,14 @@ class PlainPolicy(Policy):
     Plain Python takes microseconds where a kernel takes nanoseconds. That is fast enough to try an
     idea on a recorded run.
 
+    Attributes
+    ----------
+    batch : tuple of int
+        The keys of the batch in hand, in the order of their last touch. Without ``--bypass`` they
+        stay until the batch's load ends, and `victim` is not given them. With it they may be
+        dropped at once, and `victim` is given those as well. A policy that has no answer there
+        sets ``can_bypass = False``.
+
     Examples
     --------
     >>> from tracekit.policies import PlainPolicy
@@ -33,6 +41,9 @@ class PlainPolicy(Policy):
     ...         return min(evictable, key=self.admitted.get)
     """
 
+    can_bypass = True
+    batch: tuple[int, ...] = ()
+
     def start(self, batches: Batches) -> None:
         """Begin with an empty cache; called once for each budget."""
 
@@ -47,7 +58,8 @@ class PlainPolicy(Policy):
         ----------
         evictable : collection of int
             The resident keys that the batch did not touch, in order of last touch, the one touched
-            longest ago first.
+            longest ago first. With ``--bypass`` those of the batch follow: a key that it had to
+            read and that is chosen is not kept.
         """
 
     def simulate(
@@ -71,6 +83,7 @@ class PlainPolicy(Policy):
         self.start(batches)
         for b in range(len(batches)):
             start, batch = batch_start[b], keys[batch_start[b] : batch_start[b + 1]]
+            self.batch = tuple(batch)
             for place, key in enumerate(batch):
                 is_hit = key in residents
                 if is_hit:
@@ -81,6 +94,8 @@ class PlainPolicy(Policy):
                 if per_lookup:
                     hit[start + place] = is_hit
                 self.touch(key, b, is_hit)
+            if batches.bypass:
+                residents.update(dict.fromkeys(batch))
             while used > budget and residents:
                 victim = self.victim(residents.keys())
                 if victim not in residents:
@@ -90,6 +105,7 @@ class PlainPolicy(Policy):
                     )
                 del residents[victim]
                 used -= key_bytes[victim]
-            residents.update(dict.fromkeys(batch))
+            if not batches.bypass:
+                residents.update(dict.fromkeys(batch))
             resident_bytes[b] = used
         return Cell(budget, hits, resident_bytes, hit=hit if per_lookup else None)

@@ -53,12 +53,16 @@ class Prefetch(Policy):
     prediction names. If they do not suffice, nothing is evicted and the read is skipped. A read
     ahead was useful if the expert is hit before it is evicted, otherwise it was wasted:
     ``read_bytes = demand_bytes + speculative_useful_bytes + speculative_wasted_bytes``.
+
+    With ``--bypass`` a batch that is larger than the budget leaves what fits, as in LRU. Reads ahead
+    make room as without it, and are charged to the cache.
     """
 
     name = "prefetch"
     summary = "retention, and missing experts predicted for the next layer are read ahead"
     Params = PrefetchParams
     needs_predictor = True
+    can_bypass = True
     speculative = True
     counters = (
         Figure("demand_bytes", Unit.BYTES, "bytes read for lookups that missed"),
@@ -98,6 +102,7 @@ class Prefetch(Policy):
                 wanted,
                 min(self.params.spec_max, batches.top_k),
                 cell.budget_bytes,
+                batches.bypass,
                 cell.hits,
                 cell.resident_bytes,
                 read_bytes,
@@ -148,6 +153,7 @@ def _prefetch(
     wanted: np.ndarray,
     spec_max: int,
     budget: int,
+    bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     read: np.ndarray,
@@ -189,7 +195,7 @@ def _prefetch(
             protected_in[key] = b
             append(after, before, end, key)
         demand += bytes_read
-        while used > budget and protected_in[after[end]] != b:
+        while used > budget and (bypass or protected_in[after[end]] != b):
             key = pop_cold(after, before, end)
             is_resident[key] = False
             is_ahead[key] = False

@@ -28,7 +28,7 @@ class RandomParams:
 
 @register
 class Random(Policy):
-    """Evict a uniformly random entry that the batch did not touch.
+    """Evict a uniformly random entry that the batch did not touch; with ``--bypass`` any entry.
 
     The draws come from a generator written here (xorshift, G. Marsaglia, 2003), so a seed gives
     the same run on every platform.
@@ -38,6 +38,7 @@ class Random(Policy):
     summary = "evicts a uniformly random expert"
     Params = RandomParams
     stochastic = True
+    can_bypass = True
     params: RandomParams
 
     def simulate(
@@ -51,6 +52,7 @@ class Random(Policy):
                 batches.batch_start,
                 batches.key_bytes,
                 cell.budget_bytes,
+                batches.bypass,
                 state | np.uint64(1),  # the generator must not start at 0
                 cell.hits,
                 cell.resident_bytes,
@@ -64,12 +66,14 @@ class Random(Policy):
 # The residents are in one array in any order, except that the entries of the batch are at its end.
 # A random victim is then a random place before them: the high half of the generator's state, times
 # the number of such places, shifted down. An entry moves by a swap with the entry in its new place.
+# With `bypass` every place may be drawn.
 @kernel
 def _random(
     keys: np.ndarray,
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
     budget: int,
+    bypass: bool,
     state: np.uint64,
     hits: np.ndarray,
     resident: np.ndarray,
@@ -102,6 +106,8 @@ def _random(
                 place[key] = n_entries
                 n_entries += 1
                 used += key_bytes[key]
+        if bypass:
+            n_free = n_entries
 
         while used > budget and n_free > 0:
             state ^= state << np.uint64(13)

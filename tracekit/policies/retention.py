@@ -37,13 +37,15 @@ class Retention(Policy):
     """LRU; after a decode batch, the residents predicted for the next routed layer become recent.
 
     Nothing is read or looked up for this, so it changes only what is evicted. The best prediction
-    becomes the most recent.
+    becomes the most recent. With ``--bypass`` a batch that is larger than the budget leaves what
+    fits, as in LRU.
     """
 
     name = "retention"
     summary = "LRU; residents predicted for the next layer become recent"
     Params = RetentionParams
     needs_predictor = True
+    can_bypass = True
     counters = (PROMOTED,)
     legend = (PROMOTED_LEGEND,)
     params: RetentionParams
@@ -62,6 +64,7 @@ class Retention(Policy):
                 is_decode,
                 guesses.keys,
                 cell.budget_bytes,
+                batches.bypass,
                 cell.hits,
                 cell.resident_bytes,
                 hit,
@@ -95,6 +98,7 @@ def _retention(
     is_decode: np.ndarray,
     guesses: np.ndarray,
     budget: int,
+    bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
@@ -119,7 +123,7 @@ def _retention(
                 used += key_bytes[key]
             touched_in[key] = b
             append(after, before, end, key)
-        while used > budget and touched_in[after[end]] != b:
+        while used > budget and (bypass or touched_in[after[end]] != b):
             key = pop_cold(after, before, end)
             is_resident[key] = False
             used -= key_bytes[key]

@@ -29,10 +29,14 @@ class Ring(Policy):
     fit. In a loop the best choice is the opposite, the most recently used entry, and the order of
     the layers makes that choice here, only where age does not decide. A model with one MoE layer
     has rounds of one batch: then this is LRU.
+
+    With ``--bypass`` what a batch has just used has age 0 as well, and its layer comes round last:
+    it is dropped at once where nothing older is left.
     """
 
     name = "ring"
     summary = "evicts what its layer passed over most often, ties the layer that comes round last"
+    can_bypass = True
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
@@ -45,6 +49,7 @@ class Ring(Policy):
                 batches.expert_bytes,
                 batches.n_expert,
                 cell.budget_bytes,
+                batches.bypass,
                 cell.hits,
                 cell.resident_bytes,
                 hit,
@@ -68,6 +73,7 @@ def _ring(
     expert_bytes: np.ndarray,
     n_expert: int,
     budget: int,
+    bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
@@ -103,7 +109,7 @@ def _ring(
         while used > budget:
             # Entries of this layer with age 0 are those that the batch has touched.
             victim = layer
-            age = oldest[layer] if oldest[layer] > 0 else np.int32(-1)
+            age = oldest[layer] if bypass or oldest[layer] > 0 else np.int32(-1)
             for i in range(1, n_layers):
                 other = layer - i if layer >= i else layer - i + n_layers
                 if oldest[other] > age:

@@ -11,6 +11,8 @@ from tracekit.routing.blocks import Block
 from tracekit.routing.routers import Routers
 from tracekit.trace.errors import UsageError
 
+_COUNTS_BYTES = 256 << 20
+
 
 @register
 class LayerLag(LearnedPredictor):
@@ -70,6 +72,10 @@ class LayerLag(LearnedPredictor):
 
     def reaches(self, layer: int) -> bool:
         return layer >= (self.params.lag or self.horizon)
+
+    def fold_limit(self) -> int:
+        """Return for how many groups there is memory: each has counts for every two layers."""
+        return int(np.clip(_COUNTS_BYTES // (8 * self.routers.n_layers**2), 2, 32))
 
     def begin(self, n_folds: int, held_out: Sequence[frozenset[int]]) -> None:
         n_layers = self.routers.n_layers

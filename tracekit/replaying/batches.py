@@ -8,7 +8,7 @@ from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
 
 
-def build_batches(trace: Trace, weights: bool = False) -> Batches:
+def build_batches(trace: Trace, weights: bool = False, bypass: bool = False) -> Batches:
     """Group the routings of `trace` into batches: one per pass and layer, in the order they ran.
 
     Of each batch every distinct expert stands once. A routing recorded as dropped is left out, as
@@ -19,6 +19,8 @@ def build_batches(trace: Trace, weights: bool = False) -> Batches:
     trace : Trace
     weights : bool
         Fill `Batches.weights` too.
+    bypass : bool
+        `Batches.bypass`.
 
     Raises
     ------
@@ -84,6 +86,7 @@ def build_batches(trace: Trace, weights: bool = False) -> Batches:
         n_expert=n_expert,
         top_k=trace.top_k,
         weights=key_weights[:n_lookups] if weights else None,
+        bypass=bypass,
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.policies import Batches, Policy
 from tracekit.trace import Trace, UsageError
-from tracekit.trace.errors import MissingDataError
+from tracekit.trace.errors import MissingDataError, TracekitError
 from tracekit.trace.schema import DECODE
 
 # Below this share of tokens with a guess a reader must know; prev-token has none for a turn's first.
@@ -13,6 +13,10 @@ _LEAST_GUESSED = 0.75
 
 # Batches with the guesses of a predictor, by its name and horizon.
 Shared = dict[tuple[str, int], Batches]
+
+
+class NoMeaningError(UsageError):
+    """A policy has no meaning under the admission that is replayed."""
 
 
 @dataclass(frozen=True)
@@ -30,17 +34,17 @@ def runnable(
 
     Raises
     ------
-    MissingDataError
+    MissingDataError, UsageError
         No policy can run.
     """
     able: list[Runnable] = []
     sentences: list[str] = []
-    first_error: MissingDataError | None = None
+    first_error: TracekitError | None = None
     shared: Shared = {}
     for policy in policies:
         try:
             given = inputs_of(policy, trace, batches, seed, shared)
-        except MissingDataError as error:
+        except (MissingDataError, NoMeaningError) as error:
             first_error = first_error or error
             sentences.append(f"Left out: {policy.name}, because {error}")
             continue
@@ -80,11 +84,17 @@ def inputs_of(
     Raises
     ------
     UsageError
-        The policy needs a predictor, and its parameters do not name one.
+        The policy needs a predictor, and its parameters do not name one; or the replay is one with
+        `bypass`, and the policy has no meaning there.
     MissingDataError
         The trace lacks a column that the predictor needs, or the policy leaves experts out and the
         trace has decode passes of several tokens.
     """
+    if batches.bypass and not policy.can_bypass:
+        raise NoMeaningError(
+            f"{policy.name} does not say what it does where an engine may drop at once what it has "
+            "just used; replay it without bypass, or set can_bypass in its class if it heeds that."
+        )
     if policy.lossy and trace.most_decoded_at_once > 1:
         raise MissingDataError(
             f"{policy.name} leaves experts out token by token, and {trace.name} has decode passes "

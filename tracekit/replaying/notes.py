@@ -8,10 +8,12 @@ from tracekit.figures import MIB, joined
 from tracekit.policies.base import Batches
 from tracekit.replaying.rows import Row
 from tracekit.trace import Trace
+from tracekit.trace.schema import DECODE, PREFILL
 
 
 def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
     """Return the sentences that a reader of `rows` needs."""
+    bypass = [_scratch(batches)] if batches.bypass and len(batches) else []
     cycle = _mib(batches.token_cycle_bytes)
     under = [row for row in rows if row.under_token_cycle]
     sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle} MiB"
@@ -34,7 +36,22 @@ def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
             f"{policy} held more than its budget while decoding at {_sizes(over)}; "
             "its hit rates there do not compare with those of policies that kept to theirs."
         )
-    return sentences
+    return [*bypass, *sentences]
+
+
+def _scratch(batches: Batches) -> str:
+    """Say how large the scratch buffer is that is not charged to the cache."""
+    load = batches.lookups * batches.expert_bytes[batches.layer]
+    decode, prefill = (load[batches.phase == phase].max(initial=0) for phase in (DECODE, PREFILL))
+    parts = [
+        f"{_mib(int(most))} MiB {when}"
+        for most, when in ((decode, "while decoding"), (prefill, "in prompts"))
+        if most
+    ]
+    return (
+        "The engine may drop at once what it has just used. Its scratch buffer is not charged to the "
+        f"cache; the largest load that it may have to hold is {joined(parts)}."
+    )
 
 
 def other_cache_than_recorded(

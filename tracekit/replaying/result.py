@@ -56,6 +56,7 @@ class ReplayResult:
         record = row.to_record()
         if self.config["flash_mib_s"] is not None:
             record["flash_ms_per_token_decode"] = row.flash_ms_per_token_decode
+            record["flash_ms_per_pass_decode"] = row.flash_ms_per_pass_decode
         if row.layers is not None:
             record["layers"] = [asdict(layer) for layer in row.layers]
         return record

@@ -30,6 +30,9 @@ class Identity:
     under_token_cycle: Annotated[
         bool, Declared(Unit.FLAG, "the budget is smaller than one token cycle")
     ]
+    bypass: Annotated[
+        bool, Declared(Unit.FLAG, "the engine may drop at once what it has just used")
+    ]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,8 @@ class Row(Totals, Identity):
     counters : mapping of str to int, float or None
         The policy's own totals.
     kept_to_budget : bool
-        No batch left more resident than the budget, or than itself alone where that is larger.
+        No batch left more resident than the budget, or, without `bypass`, than itself alone where
+        that is larger.
     kept_to_budget_decode : bool
         The same of the decode batches after each turn's first decoded token.
     layers : tuple of LayerRow or None
@@ -118,6 +122,10 @@ class Row(Totals, Identity):
     flash_ms_per_token_decode: Annotated[
         float | None,
         Declared(Unit.MS, "how long flash is busy for a decoded token, at the rate that was given"),
+    ] = None
+    flash_ms_per_pass_decode: Annotated[
+        float | None,
+        Declared(Unit.MS, "the same for a decode pass, which may verify several drafted tokens"),
     ] = None
 
     @property
@@ -177,9 +185,8 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
         return _of_limit(policy, batches, cell, per_layer)
     reads = reads_of(batches, cell)
     decode = batches.phase == DECODE
-    kept = cell.resident_bytes <= np.maximum(
-        batches.lookups * batches.expert_bytes[batches.layer], cell.budget_bytes
-    )
+    in_hand = 0 if batches.bypass else batches.lookups * batches.expert_bytes[batches.layer]
+    kept = cell.resident_bytes <= np.maximum(in_hand, cell.budget_bytes)
     later = batches.after_first_decode
     peak = int(cell.resident_bytes.max(initial=0))
     peak_decode = int(cell.resident_bytes[later].max()) if later.any() else None
@@ -254,6 +261,7 @@ def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:
         "cache_bytes": budget,
         "cache_mib": budget / MIB,
         "under_token_cycle": budget < batches.token_cycle_bytes,
+        "bypass": batches.bypass,
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tracekit.arguments import whole
 from tracekit.figures import MIB
 from tracekit.policies import Bound, Cell, Policy, load_policies
+from tracekit.replaying.agreement import verified
 from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
@@ -20,6 +21,7 @@ from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
 from tracekit.replaying.validate import recorded_residency
+from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, UsageError
 
 DEFAULT_POLICIES = ("lru", "belady", "bound")
@@ -38,6 +40,7 @@ def replay(
     params: Mapping[str, Any] | None = None,
     seed: int = 0,
     jobs: int | None = None,
+    bypass: bool = False,
     per_layer: bool = False,
     validate: bool = False,
     flash_mib_s: float | None = None,
@@ -47,7 +50,8 @@ def replay(
 
     The accounting is that of a real engine: each distinct expert of a layer load is looked up once,
     a miss is read whole, and after the load entries that it did not touch are evicted until the
-    rest fits the budget. The cache persists across turns.
+    rest fits the budget. The cache persists across turns. With `bypass`, entries that the load touched
+    may go too.
 
     Parameters
     ----------
@@ -65,6 +69,10 @@ def replay(
         Seed of every policy that draws random numbers and is given no other.
     jobs : int, optional
         Threads; as many as there are processor cores by default.
+    bypass : bool
+        The engine may drop at once what it has just used: it stages what it reads in a scratch
+        buffer, which is not charged to the cache, and it keeps to the budget after every load. A
+        policy that has no meaning under this is left out; a note says so.
     per_layer : bool
         Figures of each layer too.
     validate : bool
@@ -96,7 +104,8 @@ def replay(
     if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     loaded = load_policies(policies, params, seed)
-    batches = build_batches(trace, weights=any(policy.lossy for policy in loaded))
+    trace = verified(trace)
+    batches = build_batches(trace, any(policy.lossy for policy in loaded), bool(bypass))
     recorded = recorded_residency(trace, batches) if validate else None
     no_budget_given = cache_mib is None and cache_fraction is None and cache_bytes is None
     if validate and no_budget_given and trace.budget_bytes is None:
@@ -131,14 +140,18 @@ def replay(
         for of_run in by_run[: len(chosen)]
         for row, limit in zip(of_run, by_run[bound], strict=True)
     ]
+    n_passes = n_decode_passes(trace)
     if flash_mib_s is not None:
-        rows = [_with_flash_time(row, trace.n_decoded, flash_mib_s) for row in rows]
+        rows = [_with_flash_time(row, trace.n_decoded, n_passes, flash_mib_s) for row in rows]
     config = {
         "policies": list(dict.fromkeys(run.policy.name for run in chosen)),
         "bank_bytes": batches.bank_bytes,
         "token_cycle_bytes": batches.token_cycle_bytes,
+        "tokens_decode": trace.n_decoded,
+        "passes_decode": n_passes,
         "cache_bytes": budgets.tolist(),
         "seed": seed,
+        "bypass": batches.bypass,
         "per_layer": per_layer,
         "validate": validate,
         "flash_mib_s": flash_mib_s,
@@ -176,8 +189,12 @@ def _on_threads(
     return by_run
 
 
-def _with_flash_time(row: Row, n_tokens: int, flash_mib_s: float) -> Row:
+def _with_flash_time(row: Row, n_tokens: int, n_passes: int, flash_mib_s: float) -> Row:
     if row.read_bytes_decode is None or not n_tokens:
         return row
-    busy_ms = 1e3 * row.read_bytes_decode / n_tokens / MIB / flash_mib_s
-    return replace(row, flash_ms_per_token_decode=busy_ms)
+    busy_ms = 1e3 * row.read_bytes_decode / MIB / flash_mib_s
+    return replace(
+        row,
+        flash_ms_per_token_decode=busy_ms / n_tokens,
+        flash_ms_per_pass_decode=busy_ms / n_passes,
+    )

@@ -1,11 +1,13 @@
 """The table of a replay: it must not mislead a reader who has no documentation at hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
+from tracekit.policies.bound import bounded
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import LayerRow, Row
+from tracekit.routing.turns import n_decode_passes
 from tracekit.table import Column, Part, Table
 from tracekit.trace import Trace
 
@@ -43,7 +45,7 @@ def replay_parts(
     parts: list[Part] = [_head(trace, rows), figures, *_counters(labelled)]
     if any(row.layers for row in rows):
         parts += _layers(labelled)
-    legend = _legend([each.row for each in labelled], flash_mib_s)
+    legend = _legend([each.row for each in labelled], flash_mib_s, _has_drafts(trace))
     parts.append("\n".join([*legend, *(note for note in notes if note not in trace.warnings)]))
     return parts
 
@@ -54,6 +56,9 @@ def _budget(each: Labelled) -> int:
 
 def _head(trace: Trace, rows: Sequence[Row]) -> str:
     incomplete = "" if trace.complete else " (incomplete)"
+    tokens = counted(trace.n_decoded, "decoded token")
+    if _has_drafts(trace):
+        tokens += f" in {counted(n_decode_passes(trace), 'decode pass', 'decode passes')}"
     lines = [
         printable(
             f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
@@ -61,11 +66,16 @@ def _head(trace: Trace, rows: Sequence[Row]) -> str:
         ),
         f"expert bank {mib(trace.bank_bytes)} MiB, "
         f"token cycle {mib(trace.token_cycle_bytes)} MiB, "
-        f"{counted(trace.n_decoded, 'decoded token')}",
+        f"{tokens}",
     ]
     if not _lookups_differ(rows):
         first = rows[0]
         lines.append(f"expert lookups: {first.lookups_decode} decode, {first.lookups} cumulative")
+    if rows[0].bypass:
+        lines.append(
+            "bypass: the engine may drop at once what it has just used; the scratch buffer that it "
+            "reads into is not charged to the cache"
+        )
     return "\n".join(lines)
 
 
@@ -95,12 +105,15 @@ def _label_column() -> Column[Labelled]:
 
 
 def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Table[Labelled]:
-    tokens, bank = trace.n_decoded, trace.bank_bytes
+    tokens, passes, bank = trace.n_decoded, n_decode_passes(trace), trace.bank_bytes
     rows = [each.row for each in labelled]
 
-    def per_token(each: Labelled) -> str:
-        read = each.row.read_bytes_decode
-        return _at_least(each.row, mib(read / tokens if tokens and read is not None else None))
+    def read_per(count: int) -> Callable[[Labelled], str]:
+        def shown(each: Labelled) -> str:
+            read = each.row.read_bytes_decode
+            return _at_least(each.row, mib(read / count if count and read is not None else None))
+
+        return shown
 
     def share_of_bank(each: Labelled) -> str:
         return percent(each.row.cache_bytes / bank if bank else None)
@@ -116,8 +129,9 @@ def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Ta
             lambda e: _at_most(e.row, percent(e.row.hit_rate_cumulative)),
         ),
         Column("cumulative\nbelow bound\npoints", lambda e: percent(e.row.gap_to_bound)),
-        Column("decode\nread per\ntoken\nMiB", per_token),
-        *([_flash()] if with_flash else []),
+        Column("decode\nread per\ntoken\nMiB", read_per(tokens)),
+        *([Column("decode\nread per\npass\nMiB", read_per(passes))] if passes != tokens else []),
+        *(_flash(with_passes=passes != tokens) if with_flash else []),
         Column("cumulative\nread\nMiB", lambda e: _at_least(e.row, mib(e.row.read_bytes))),
         Column(
             "decode\npeak\nresident\nMiB ",
@@ -139,12 +153,17 @@ def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Ta
     return Table(columns, labelled, _budget if several else None)
 
 
-def _flash() -> Column[Labelled]:
-    def busy(each: Labelled) -> str:
-        busy_ms = each.row.flash_ms_per_token_decode
-        return NONE if busy_ms is None else _at_least(each.row, f"{busy_ms:.3g}")
+def _flash(with_passes: bool) -> list[Column[Labelled]]:
+    def busy(busy_ms: float | None, row: Row) -> str:
+        return NONE if busy_ms is None else _at_least(row, f"{busy_ms:.3g}")
 
-    return Column("decode\nflash per\ntoken\nms", busy)
+    of_token = Column[Labelled](
+        "decode\nflash per\ntoken\nms", lambda e: busy(e.row.flash_ms_per_token_decode, e.row)
+    )
+    of_pass = Column[Labelled](
+        "decode\nflash per\npass\nms", lambda e: busy(e.row.flash_ms_per_pass_decode, e.row)
+    )
+    return [of_token, of_pass] if with_passes else [of_token]
 
 
 def _above_lru(rows: Sequence[Row]) -> list[Column[Labelled]]:
@@ -220,22 +239,32 @@ def _rate_of_layer(label: str, place: int) -> Column[Layers]:
     return Column(label, lambda layers: percent(layers[place].hit_rate_decode))
 
 
-def _legend(rows: Sequence[Row], flash_mib_s: float | None) -> list[str]:
+def _has_drafts(trace: Trace) -> bool:
+    return n_decode_passes(trace) != trace.n_decoded
+
+
+def _legend(rows: Sequence[Row], flash_mib_s: float | None, has_drafts: bool) -> list[str]:
     lines = ["decode: generated tokens only; cumulative: prompts (prefill) and generated tokens"]
+    if has_drafts:
+        lines.append(
+            "per token: of those that stayed; a pass verifies several, and what it reads for those "
+            "that it rejects counts too"
+        )
     if flash_mib_s:
         lines.append(
-            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; a token "
-            "takes at least that, whatever is computed meanwhile"
+            f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; on average a "
+            "token takes at least that, whatever is computed meanwhile"
         )
     if any(row.under_token_cycle for row in rows):
         lines.append(f"{UNDER_CYCLE} cache smaller than one token cycle")
     if any(row.over_budget or row.over_budget_decode for row in rows):
         lines.append(f"{OVER_BUDGET} more was resident than the budget")
     if any(row.is_bound for row in rows):
-        lines.append(
-            "≤ ≥ bound: proven limits of every policy that keeps to its budget, reads only what is "
-            "asked for, and keeps what it reads until the load ends"
-        )
+        lines.append(f"≤ ≥ bound: proven limits of every policy that {bounded(rows[0].bypass)}")
+        if any(row.layers for row in rows):
+            lines.append(
+                "no bound of a layer: most layers alone would fit the cache, so it would say nothing"
+            )
     if any(row.gap_to_bound is None and row.lookups and not row.is_bound for row in rows):
         lines.append(
             "- above LRU, below bound: what keeps more than its budget or leaves experts out does "

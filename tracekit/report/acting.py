@@ -105,7 +105,9 @@ def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) 
         *perfect.values(),
     ]
     try:
-        lru, *gains = gains_over(trace, runs, cache_bytes=[cache.main], seed=seed)
+        lru, *gains = gains_over(
+            trace, runs, cache_bytes=[cache.main], bypass=cache.bypass, seed=seed
+        )
     except TraceError as error:
         return Acting(lacks=str(error))
     n = len(tried)
@@ -210,14 +212,14 @@ def _of_acting(found: Comparison) -> str:
 
 
 def _of_perfect(found: Comparison) -> str:
-    """Say what reading one layer ahead of LRU could buy at most."""
+    """Say what LRU gains if it reads the whole next layer ahead: a run, and no proven limit."""
     most = max(found.perfect, key=lambda gain: gain.hit_rate_decode)
     read = most.demand_bytes_decode + most.speculative_bytes_decode
     return (
         f"If all of the next layer were predicted and read ahead, LRU's "
         f"{percent(found.lru.hit_rate_decode)} would be {percent(most.hit_rate_decode)}, with "
-        f"{mib(read / found.n_tokens)} still read for a token: reading one layer ahead of LRU can "
-        "buy no more."
+        f"{mib(read / found.n_tokens)} still read for a token. That is what reading one layer ahead "
+        "buys LRU; a policy that evicts otherwise may gain more."
     )
 
 

@@ -30,6 +30,7 @@ def build_report(
     predictors: Sequence[str] | None = None,
     cache_bytes: Sequence[int] | None = None,
     pictures: Mapping[str, Sequence[str]] | None = None,
+    bypass: bool = False,
     seed: int = 0,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -50,6 +51,8 @@ def build_report(
         Budgets. By default the recorded one, and 5, 10, 25 and 50 % of all experts.
     pictures : mapping, optional
         The kinds of plot in each section of the page: `PICTURES` by default. Drawing takes longest.
+    bypass : bool
+        The engine may drop at once what it has just used, in all that is replayed.
     seed : int
     jobs : int, optional
         Threads; all cores by default.
@@ -76,7 +79,7 @@ def build_report(
         return result
 
     replayed = caching.DEFAULT_POLICIES if policies is None else policies
-    cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs))
+    cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs, bypass))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
     acted = step(acting.compare_with_lru(trace, scored, cache, seed))
     browser = step(_browser(trace, cache))
@@ -85,7 +88,7 @@ def build_report(
         kind = KINDS[name]
         # What shows one budget shows the one that the headline is about.
         budget = [cache.main] if kind.at_one_budget and cache.main is not None else None
-        choices = Choices(cache_bytes=budget, seed=seed, jobs=jobs)
+        choices = Choices(cache_bytes=budget, bypass=bypass, seed=seed, jobs=jobs)
         return step(draw(kind, trace, choices, scored.frames.get(name)))
 
     drawings = {section: list(map(picture, names)) for section, names in kinds.items()}

@@ -9,12 +9,14 @@ import numpy as np
 from tracekit.analysis.budget import default_budget
 from tracekit.figures import NONE, settings
 from tracekit.policies import POLICIES, Batches, Cell, Policy, load_policy
+from tracekit.policies.bound import bounded
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.replaying.rows import Row
 from tracekit.replaying.slots import lookup_of_slots
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
+from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -81,6 +83,8 @@ class Cache:
         The budget that the headline is about.
     lacks : str or None
         Why there are no figures.
+    bypass : bool
+        The engine may drop at once what it has just used.
     """
 
     budgets: list[Budget] = field(default_factory=list)
@@ -88,6 +92,12 @@ class Cache:
     rows: list[Row] = field(default_factory=list)
     main: int | None = None
     lacks: str | None = None
+    bypass: bool = False
+
+    @property
+    def of_bound(self) -> str:
+        """Which policies the bound is of: what stands after *that*."""
+        return bounded(self.bypass)
 
     @property
     def any_over_budget(self) -> bool:
@@ -110,6 +120,7 @@ def replay_table(
     cache_bytes: Sequence[int] | None,
     seed: int,
     jobs: int | None,
+    bypass: bool = False,
 ) -> Cache:
     """Replay `policies` at `cache_bytes`; None: at the recorded budget and some fractions."""
     loaded = [
@@ -119,16 +130,17 @@ def replay_table(
     try:
         main = default_budget(trace)
         sizes = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
-        result = replay(trace, loaded, cache_bytes=sizes, jobs=jobs)
+        result = replay(trace, loaded, cache_bytes=sizes, bypass=bypass, jobs=jobs)
     except TraceError as error:
-        return Cache(lacks=str(error))
+        return Cache(lacks=str(error), bypass=bypass)
     rows = sorted(result.rows, key=_budget_of)
+    n_passes = n_decode_passes(trace)
     budgets = [
         Budget(
             mib(size),
             _about(trace, size),
             size < trace.token_cycle_bytes,
-            [_texts(row, trace.n_decoded) for row in of_size],
+            [_texts(row, trace.n_decoded, n_passes) for row in of_size],
         )
         for size, of_size in groupby(rows, key=_budget_of)
     ]
@@ -137,6 +149,7 @@ def replay_table(
         [note for note in result.notes if note not in trace.warnings],
         rows,
         main if main in sizes else sizes[-1],
+        bypass=bypass,
     )
 
 
@@ -154,9 +167,14 @@ def _about(trace: Trace, budget: int) -> str:
     return ", ".join(parts)
 
 
-def _texts(row: Row, n_tokens: int) -> PolicyTexts:
+def _texts(row: Row, n_tokens: int, n_passes: int) -> PolicyTexts:
     at_most, at_least = ("≤ ", "≥ ") if row.is_bound else ("", "")
     gap, read = row.gap_to_bound, row.read_bytes_decode
+    read_text = NONE
+    if read is not None and n_tokens:
+        read_text = at_least + mib(read / n_tokens)
+        if n_passes != n_tokens:
+            read_text += f" ({at_least}{mib(read / n_passes)} a pass)"
     return PolicyTexts(
         name=row.policy,
         details=" ".join(filter(None, [_params(row.replayed), _cost(row)])),
@@ -164,7 +182,7 @@ def _texts(row: Row, n_tokens: int) -> PolicyTexts:
         decode=at_most + percent(row.hit_rate_decode),
         cumulative=at_most + percent(row.hit_rate_cumulative),
         gap=NONE if gap is None else f"{100 * gap:.1f}",
-        read=NONE if read is None or not n_tokens else at_least + mib(read / n_tokens),
+        read=read_text,
         peaks=(
             Peak(mib(row.peak_resident_bytes_decode), bool(row.over_budget_decode)),
             Peak(mib(row.peak_resident_bytes), bool(row.over_budget)),
@@ -200,7 +218,7 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     # A lossy policy looks other experts up than the trace has; a bound looks up none.
     runs = [r for r in cache.by_main_first() if not (r.replayed.lossy or r.is_bound)]
     if runs:
-        found += _replayed_views(trace, grid, runs[:room])
+        found += _replayed_views(trace, grid, runs[:room], cache.bypass)
     if len(runs) <= room:
         return found, None
     return found, (
@@ -208,7 +226,9 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     )
 
 
-def _replayed_views(trace: Trace, grid: DecodeGrid, runs: Sequence[Row]) -> Iterator[View]:
+def _replayed_views(
+    trace: Trace, grid: DecodeGrid, runs: Sequence[Row], bypass: bool
+) -> Iterator[View]:
     """Run `runs` again, one at a time, and say of each lookup whether it hit.
 
     Raises
@@ -216,7 +236,7 @@ def _replayed_views(trace: Trace, grid: DecodeGrid, runs: Sequence[Row]) -> Iter
     UsageError
         A policy does not say which lookups hit.
     """
-    batches = build_batches(trace)
+    batches = build_batches(trace, bypass=bypass)
     lookups = lookup_of_slots(trace, batches)[decode_order(trace)].reshape(grid.experts.shape)
     shared: dict[tuple[str, int], Batches] = {}
     for row in runs:

@@ -33,8 +33,8 @@ def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[Larg
         note = f"with {mib(lru.cache_bytes)} of cache"
         found.append(LargeFigure("LRU hit rate, decode", percent(lru.hit_rate_decode), note))
     if bound is not None:
-        what = "No policy that reads only on demand, and keeps what it reads until the load ends, exceeds"
         note = "decode, at the same budget"
+        what = f"No policy that {_of_bound(cache)}, exceeds"
         found.append(LargeFigure(what, percent(bound.hit_rate_decode), note))
     best = best_of(accuracy)
     if best:
@@ -66,11 +66,16 @@ def _of_cache(trace: Trace, cache: Cache) -> list[str]:
     )
     if lru.gap_to_bound is not None:
         text += (
-            "; the most that any policy which reads only on demand, and keeps what it reads until the "
-            "load ends, could gain on that total is "
+            f"; the most that any policy which {_of_bound(cache)}, could gain on that total is "
             f"{100 * lru.gap_to_bound:.1f} points"
         )
     return [" ".join([f"{text}.", *_of_rivals(cache, lru)])]
+
+
+def _of_bound(cache: Cache) -> str:
+    """Say which policies the bound is of, and no more: in few words, as `bounded` does."""
+    kept = "keeps to the budget" if cache.bypass else "keeps what it reads until the load ends"
+    return f"reads only on demand, and {kept}"
 
 
 def _of_rivals(cache: Cache, lru: Row) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.figures import visible
 from tracekit.replaying.slots import DROPPED
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_weights
 from tracekit.routing.residency import recorded_decode_states
@@ -149,12 +150,12 @@ def _levels(weights: np.ndarray, scale: float) -> bytes:
 
 
 def _pieces(trace: Trace) -> list[str | None] | None:
-    """Return the text of each decoded token; a byte that is not UTF-8 as its escape."""
+    """Return the text of each decoded token; what cannot be seen, or is no UTF-8, as its escape."""
     if not trace.has_steps("piece"):
         return None
     steps = trace.steps(["phase", "piece"])
     return [
-        None if piece is None else piece.decode(errors="backslashreplace")
+        None if piece is None else visible(piece.decode(errors="backslashreplace"))
         for piece in steps["piece"][steps["phase"] == DECODE]
     ]
 

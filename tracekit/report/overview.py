@@ -7,6 +7,7 @@ import numpy as np
 
 from tracekit.figures import joined
 from tracekit.report.words import counted, mib
+from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
@@ -17,8 +18,11 @@ LONGEST_TEXT = 400
 def lead(trace: Trace) -> str:
     """Say in one line what was routed."""
     model = trace.facts.model
+    passes = n_decode_passes(trace)
+    in_passes = [counted(passes, "decode pass", "decode passes")] * (passes != trace.n_decoded)
     parts = [
         counted(trace.n_decoded, "decoded token"),
+        *in_passes,
         counted(trace.n_turns, "turn"),
         counted(len(trace.moe_layers), "MoE layer"),
         f"{counted(model.top_k, 'expert')} of {model.n_expert} each",
@@ -108,8 +112,14 @@ def _times(trace: Trace) -> Iterator[tuple[str, str]]:
         for column in columns
         if len(times := steps[column][decoded & ~np.isnan(steps[column])])
     ]
-    if medians:
+    if not medians:
+        return
+    if n_decode_passes(trace) == trace.n_decoded:
         yield "A decoded token", f"{', '.join(medians)} (medians)"
+        return
+    yield "A decode pass", f"{', '.join(medians)} (medians)"
+    total = np.nansum(steps["wall_ms"][decoded])
+    yield "A kept token", f"{total / trace.n_decoded:,.3g} ms on average"
 
 
 def _data(trace: Trace) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tracekit.plots.kinds import Choices, Kind
+from tracekit.plots.style import as_plain_text
 from tracekit.trace import Trace, TracekitError
 
 SIZE = (5.2, 3.6)  # inches: the width of the column it stands in, so that its text stays readable
@@ -51,10 +52,10 @@ def draw(kind: Kind, trace: Trace, choices: Choices, data: pd.DataFrame | None =
     summary = kind.summary[0].upper() + kind.summary[1:]
     try:
         data = kind.compute(trace, choices) if data is None else data
+        figure = Figure(figsize=SIZE, layout="constrained")
+        axes = kind.draw(data, ax=figure.subplots())
     except TracekitError as error:
         return Picture(summary, summary, lacks=str(error))
-    figure = Figure(figsize=SIZE, layout="constrained")
-    axes = kind.draw(data, ax=figure.subplots())
     title = axes.get_title(loc="left")
     axes.set_title("", loc="left")  # the page sets it as a caption
     _lay_legend(figure, axes)
@@ -73,7 +74,7 @@ def _lay_legend(figure: Figure, axes: Axes) -> None:
     handles |= {str(one.get_label()): one for one in axes.get_legend_handles_labels()[0]}
     legend.remove()
     columns = LEGEND_CHARACTERS // (max(map(len, labels)) + 8)  # 8: the line before a label
-    figure.legend(
+    legend = figure.legend(
         [handle for label in labels if (handle := handles[label]) is not None],
         labels,
         loc="outside lower center",
@@ -81,6 +82,7 @@ def _lay_legend(figure: Figure, axes: Axes) -> None:
         frameon=False,
         fontsize="small",
     )
+    as_plain_text(legend)
 
 
 def _encoded(figure: Figure) -> tuple[str, int, int]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from tracekit.figures import visible
+
 STYLES = ("page.css", "matrix.css")
 SCRIPTS = ("blobs.js", "cells.js", "board.js", "strip.js", "panel.js", "start.js")
 
@@ -20,16 +22,23 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
+def _visible(value: Any) -> Any:
+    """Return a text of `content` as a reader can see it; what this package made itself stays."""
+    return visible(value) if type(value) is str else value
+
+
 def render(**content: Any) -> str:
     """Return the page with `content` in it.
 
     Everything that comes from a trace is escaped by the template. Should something slip through
     after all, the page's policy runs no script and no style but the page's own, and lets nothing
-    be loaded or sent.
+    be loaded or sent. Characters that nobody sees, and those that turn a text around, are shown as
+    escapes.
     """
     environment = Environment(
         loader=FunctionLoader(_part),
         autoescape=True,
+        finalize=_visible,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

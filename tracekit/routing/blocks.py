@@ -18,6 +18,8 @@ ROUTING_COLUMNS = ("weights", "logits", "gate_input")
 STEP_COLUMNS = ("token", "embedding")
 # Tokens of a block: enough rows for a matrix product to run at full speed.
 BLOCK_TOKENS = 512
+# Scores of a layer in a block: a predictor gives one for each expert, however many a model may have.
+BLOCK_SCORES = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +182,7 @@ def decode_blocks(
     columns : sequence of str
         What to read besides the experts, of `ROUTING_COLUMNS` and `STEP_COLUMNS`.
     tokens : int
-        The most tokens in a block.
+        The most tokens in a block; fewer of a model with tens of thousands of experts.
 
     Raises
     ------
@@ -188,6 +190,7 @@ def decode_blocks(
         A column is missing or damaged, or the steps do not match the routings.
     """
     n_layers = len(trace.moe_layers)
+    tokens = min(tokens, max(1, BLOCK_SCORES // trace.n_expert))
     of_routing = [c for c in columns if c in ROUTING_COLUMNS]
     steps = _Steps(trace, [c for c in columns if c in STEP_COLUMNS])
     kept = trace.kept[trace.steps(["phase"])["phase"] == DECODE]

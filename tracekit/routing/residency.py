@@ -3,12 +3,30 @@
 import numpy as np
 
 from tracekit.routing.grid import decode_order
-from tracekit.trace import Trace
+from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
 # More codes beside those of a trace. A dropped expert was never looked up. For an unknown one the
 # trace does not say what the lookup found. A repeated one had its lookup for an earlier token.
 REPEATED, DROPPED, UNKNOWN = 253, 254, 255
+
+
+def why_unverified(trace: Trace) -> str | None:
+    """Say why no replay can be compared with what the engine recorded; None if one can."""
+    counted = any(trace.has_steps(name) for name in ("lookups", "hits"))
+    if not trace.has("residency") and not counted:
+        return "the trace carries neither residency nor counts"
+    if trace.budget_bytes is None:
+        return "the size of the engine's cache is not known"
+    return None if sizes_are_known(trace) else "the sizes of the experts are not known"
+
+
+def sizes_are_known(trace: Trace) -> bool:
+    """Say whether the trace gives the bytes of an expert of every MoE layer."""
+    try:
+        return len(trace.expert_bytes) > 0
+    except TraceError:
+        return False
 
 
 def recorded_states(trace: Trace) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How many tokens each turn of a trace decoded."""
+"""How many tokens each turn of a trace decoded, and in how many passes."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,12 @@ import numpy as np
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
 from tracekit.trace.schema import DECODE
+
+
+def n_decode_passes(trace: Trace) -> int:
+    """Return how many passes decoded tokens: fewer than those where some verified several."""
+    steps = trace.steps(["pass", "phase"])
+    return len(np.unique(steps["pass"][steps["phase"] == DECODE]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,16 @@ and says of each claim whether it holds.
 
 from tracekit.studies.claims import Verdict
 from tracekit.studies.find import trace_paths
+from tracekit.studies.former import is_former_result
 from tracekit.studies.run import StudyResult, sweep
 from tracekit.studies.spec import Study, read_study
 
-__all__ = ["Study", "StudyResult", "Verdict", "read_study", "sweep", "trace_paths"]
+__all__ = [
+    "Study",
+    "StudyResult",
+    "Verdict",
+    "is_former_result",
+    "read_study",
+    "sweep",
+    "trace_paths",
+]

@@ -15,7 +15,7 @@ from tracekit.studies.spec import UNITS, Claim
 from tracekit.trace.errors import UsageError
 
 # Rows that are compared with each other agree in these columns, unless the claim names them.
-CONTEXT = ("trace", "cache_bytes", "horizon", "seed")
+CONTEXT = ("trace", "cache_bytes", "bypass", "horizon", "seed")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tracekit import datasets
 from tracekit.formats import open_any
+from tracekit.replaying.agreement import verified
 from tracekit.studies.spec import Study, TraceSpec
 from tracekit.trace import Trace, TracekitError
 
@@ -28,7 +29,8 @@ def open_traces(study: Study, folder: str | Path | None = None) -> dict[str, Tra
     TracekitError
         A trace that has to be fetched is not there; the sentence says where to get it.
     """
-    return {name: open_any(path) for name, path in trace_paths(study, folder).items()}
+    paths = trace_paths(study, folder)
+    return {name: verified(open_any(path)) for name, path in paths.items()}
 
 
 def trace_paths(study: Study, folder: str | Path | None = None) -> dict[str, Path]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracekit.figures import settings
+from tracekit.figures import csv_cell, printable, settings
 from tracekit.policies import POLICIES
 from tracekit.replaying import replay
 from tracekit.scoring import predict
@@ -39,17 +39,21 @@ class StudyResult:
     frame : DataFrame
         The rows of `tracekit.replay` and `tracekit.predict`. Their first columns say which row it
         is: ``trace`` (its name in the study), policy, predictor, params, ``seed`` (of a policy that
-        draws random numbers). Columns without a figure are left out.
+        draws random numbers). Columns without a figure are left out, and ``bypass`` where no run
+        has it.
     verdicts : list of Verdict
         One for each claim, in their order.
     notes : list of str
         The notes of the runs, each sentence once.
+    warnings : list of str
+        What is wrong with the traces, each sentence once.
     """
 
     study: Study
     frame: pd.DataFrame
     verdicts: list[Verdict]
     notes: list[str]
+    warnings: list[str]
 
     @property
     def all_claims_hold(self) -> bool:
@@ -59,7 +63,10 @@ class StudyResult:
     @cached_property
     def csv(self) -> str:
         """The result table as text."""
-        return str(self.frame.to_csv(index=False, float_format="%.8g", lineterminator="\n"))
+        frame = self.frame.rename(columns=csv_cell)
+        texts = frame.select_dtypes(exclude=["number", "bool"]).columns
+        frame = frame.assign(**{name: frame[name].map(_cell) for name in texts})
+        return str(frame.to_csv(index=False, float_format="%.8g", lineterminator="\n"))
 
     def differences(self, committed: Path) -> list[str]:
         """Return how the result differs from that of the file `committed`, a phrase a column.
@@ -87,6 +94,7 @@ class StudyResult:
         return {
             "study": str(self.study.path),
             "title": self.study.title,
+            "warnings": self.warnings,
             "notes": self.notes,
             "claims": [
                 {
@@ -107,7 +115,8 @@ class StudyResult:
             Column("holds", lambda verdict: "yes" if verdict.holds else "no"),
         ]
         table = Table(columns, self.verdicts, title=self.study.title)
-        return as_html([table, f"{held} of {len(self.verdicts)} claims hold.", *self.notes])
+        held_text = f"{held} of {len(self.verdicts)} claims hold."
+        return as_html([table, held_text, *self.warnings, *self.notes])
 
 
 def sweep(
@@ -152,7 +161,8 @@ def sweep(
         raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
     frame = _combined(frames)
     verdicts = [decide(claim, frame) for claim in study.claims]
-    return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)))
+    warnings = dict.fromkeys(sentence for trace in opened.values() for sentence in trace.warnings)
+    return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)), list(warnings))
 
 
 def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
@@ -177,6 +187,7 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
             params=run.params,
+            bypass=run.bypass,
             seed=seed,
             jobs=jobs,
         )
@@ -193,8 +204,14 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True).infer_objects()
     frame = frame.dropna(axis="columns", how="all")
+    if "bypass" in frame and not frame["bypass"].isin([True]).any():
+        frame = frame.drop(columns="bypass")
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
+
+
+def _cell(value: Any) -> Any:
+    return csv_cell(printable(value)) if isinstance(value, str) else value
 
 
 def _as_text(file: Path | StringIO) -> pd.DataFrame:

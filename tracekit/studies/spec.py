@@ -56,6 +56,8 @@ class Run:
     cache_mib, cache_bytes, cache_fraction, cache_cycles : list of float
         Budgets, in one of these units: a fraction of the expert bank, or a multiple of the bytes
         that one token touches.
+    bypass : bool
+        The engine may drop at once what it has just used, as with ``tracekit replay --bypass``.
     seeds : list of int
         A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
@@ -71,6 +73,7 @@ class Run:
     cache_bytes: list[int] = field(default_factory=list)
     cache_fraction: list[float] = field(default_factory=list)
     cache_cycles: list[float] = field(default_factory=list)
+    bypass: bool = False
     seeds: list[int] = field(default_factory=lambda: [0])
     horizon: list[int] = field(default_factory=lambda: [1])
     named: list[int] = field(default_factory=list)
@@ -185,6 +188,8 @@ class _Document:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+        raise UsageError(f"{path} is a folder, pipe or device; name the TOML file of a study.")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -211,6 +216,8 @@ def _check_run(run: Run, traces: Collection[str], where: str) -> None:
             raise UsageError(f"{where} names a trace {name!r}; there are {quoted(traces)}.")
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
+    if run.bypass and run.predictors:
+        raise UsageError(f"{where} scores predictors, and bypass is for policies; leave it out.")
     n_given = sum(bool(getattr(run, name)) for name in BUDGETS)
     if n_given != (1 if run.policies else 0):
         raise UsageError(

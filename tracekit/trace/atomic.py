@@ -1,16 +1,17 @@
 """Files that are written as a whole or not at all.
 
-In: a path. Out: a temporary name to write to, which replaces the path at the end. Errors of the
+In: a path. Out: a new file to write to, which replaces the path at the end. Errors of the
 system become one sentence. This module knows of a trace only how its ``trace.json`` is called.
 """
 
 import errno
 import json
 import os
-import shutil
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
@@ -46,29 +47,38 @@ def writing(path: Path) -> Iterator[None]:
         raise TracekitError(f"Cannot write {path}: {remedy}.") from error
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; rename that file at the end, or remove it on failure.
+def work_name(path: Path, ending: str = "tmp") -> str:
+    """Return a name for work on `path`, beside it, that nobody can foresee."""
+    return f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.{ending}"
 
-    Its content is on the disk, and not only in the page cache, before it is renamed.
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a new file to write to; rename it to `path` at the end, or remove it on failure.
+
+    Its content is on the disk, and not only in the page cache, before it is renamed. It is made, and
+    never opened: what somebody else has put at its name, such as a link, is not written to.
 
     Raises
     ------
     TracekitError
     """
-    work = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with writing(path):
-            yield work
-            with work.open("rb") as file:
+    work = path.with_name(work_name(path))
+    with writing(path):
+        file = work.open("xb")
+        try:
+            with file:
+                yield file
+                file.flush()
                 os.fsync(file.fileno())
             os.replace(work, path)
-    finally:
-        work.unlink(missing_ok=True)
+        except BaseException:
+            work.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
-def result_file(path: Path) -> Iterator[Path]:
+def result_file(path: Path) -> Iterator[BinaryIO]:
     """Do as `whole_file` does for the file that a link names; write a device or a pipe directly.
 
     Raises
@@ -76,11 +86,11 @@ def result_file(path: Path) -> Iterator[Path]:
     TracekitError
     """
     if is_device(path):
-        with writing(path):
-            yield path
+        with writing(path), path.open("wb") as file:
+            yield file
     else:
-        with whole_file(path.resolve()) as work:
-            yield work
+        with whole_file(path.resolve()) as file:
+            yield file
 
 
 def is_device(path: Path) -> bool:
@@ -107,17 +117,14 @@ def write_facts(directory: Path, facts: TraceFacts) -> None:
     TracekitError
         The file cannot be written.
     """
+    write_json(directory, facts.to_json())
+
+
+def write_json(directory: Path, facts: dict[str, Any]) -> None:
+    """Write ``trace.json`` from a JSON object; errors are those of `write_facts`."""
     path = directory / FACTS_FILE
     # ASCII with escapes can write what UTF-8 cannot: the bytes of a file name that is no text.
-    text = json.dumps(facts.to_json(), indent=1)
+    text = json.dumps(facts, indent=1)
     TraceFacts.from_json(json.loads(text), str(path))
-    with whole_file(path) as work:
-        work.write_text(text + "\n", encoding="ascii")
-
-
-def remove(path: Path) -> None:
-    """Remove a file or directory if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(f"{text}\n".encode("ascii"))

@@ -39,6 +39,7 @@ def describe(trace: Trace) -> dict[str, Any]:
     model = asdict(trace.facts.model)
     rows = trace.routing(["turn", "pass", "phase"])
     phase, kept = trace.steps(["phase"])["phase"], trace.kept
+    agreement = trace.facts.current_agreement
     decode_passes = np.unique(rows["pass"][rows["phase"] == DECODE])
     model["moe_layers"] = len(trace.moe_layers)
     return {
@@ -59,10 +60,14 @@ def describe(trace: Trace) -> dict[str, Any]:
         "routings_prefill": int(np.count_nonzero(rows["phase"] == PREFILL)),
         "routings_decode": int(np.count_nonzero(rows["phase"] == DECODE)),
         **_sizes(trace),
+        **_means(trace, len(decode_passes)),
         "columns": {
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
             for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
         },
+        "slot_order": trace.facts.slot_order,
+        "inferred": dict(trace.facts.inferred),
+        "agreement": None if agreement is None else asdict(agreement),
         "digest": trace.digest,
         "warnings": trace.warnings,
     }
@@ -79,3 +84,23 @@ def _sizes(trace: Trace) -> dict[str, int | None]:
     total = int(sizes.sum())
     figures = (int(sizes.min()), int(sizes.max()), total * trace.n_expert, total * trace.top_k)
     return {**dict(zip(names, figures, strict=True)), "budget_bytes": trace.budget_bytes}
+
+
+def _means(trace: Trace, n_passes: int) -> dict[str, float | None]:
+    """Return time and bytes of decoding: the mean of a pass, and of a token that stayed.
+
+    Passes of drafted tokens that were rejected are passes too: what they took, the kept tokens took.
+    """
+    means: dict[str, float | None] = {}
+    for name in ("wall_ms", "read_bytes"):
+        total = None
+        if trace.has_steps(name):
+            steps = trace.steps(["phase", name])
+            values = steps[name][(steps["phase"] == DECODE) & (steps[name] >= 0)]
+            total = float(values.sum()) if len(values) else None
+        for kind, count in (("pass", n_passes), ("token", trace.n_decoded)):
+            known = total is not None and count
+            means[f"{name}_per_{kind}_decode"] = (
+                total / count if known and total is not None else None
+            )
+    return means

@@ -4,11 +4,10 @@ In: tables, or rows that are read piece by piece. Out: a Parquet file, written a
 all. This module knows nothing of what the columns mean.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +16,7 @@ from tracekit.trace.atomic import whole_file
 from tracekit.trace.columns import spread_nulls, to_numpy, value_type
 from tracekit.trace.passes import group_ends
 from tracekit.trace.rows import Rows, WithColumn, width
+from tracekit.trace.schema import LAYERS_FILE
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
@@ -39,11 +39,11 @@ class GroupWriter:
 
     Parameters
     ----------
-    file : pa.NativeFile
+    file : file object
     schema : pa.Schema
     """
 
-    def __init__(self, file: pa.NativeFile, schema: pa.Schema):
+    def __init__(self, file: BinaryIO, schema: pa.Schema):
         self._schema = schema
         self._writer = pq.ParquetWriter(file, schema, **_options(schema))
 
@@ -67,7 +67,7 @@ def group_writer(path: Path, schema: pa.Schema) -> Iterator[GroupWriter]:
     ------
     TracekitError
     """
-    with whole_file(path) as work, pa.OSFile(os.fsencode(work), "wb") as file:
+    with whole_file(path) as file:
         writer = GroupWriter(file, schema)
         try:
             yield writer
@@ -108,3 +108,18 @@ def write_rows(path: Path, schema: pa.Schema, rows: Rows | WithColumn) -> None:
     starts = [0, *ends[:-1]]
     groups = (rows.read(schema.names, a, b) for a, b in zip(starts, ends, strict=False))
     write_groups(path, schema, groups)
+
+
+def write_layers(folder: Path, table: pa.Table) -> None:
+    """Write ``layers.parquet``, with a row group for each layer if it carries router matrices.
+
+    Raises
+    ------
+    TracekitError
+    """
+    n_rows = table.num_rows
+    has_routers = "router_matrix" in table.column_names
+    has_routers = has_routers and table["router_matrix"].null_count < n_rows
+    step = 1 if has_routers else max(1, n_rows)
+    groups = (table.slice(row, step) for row in range(0, n_rows, step))
+    write_groups(folder / LAYERS_FILE, table.schema, groups)

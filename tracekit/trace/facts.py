@@ -5,9 +5,10 @@ of their types and fit together. This module knows nothing of the rows of a trac
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeGuard, TypeVar
 
+from tracekit.trace.agreement import Agreement
 from tracekit.trace.build import build, shown
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import SCHEMA_VERSION
@@ -15,9 +16,11 @@ from tracekit.trace.schema import SCHEMA_VERSION
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
 SLOT_ORDERS = ("ranked", "sorted", "unknown")
+# Of all layers together. A replay keeps some numbers of each; Kimi K2 has 23,424.
+MOST_EXPERTS = 1 << 20
 
 _SCHEMA = "tracekit.trace/"
-Part = TypeVar("Part", "ModelFacts", "EngineFacts")
+Part = TypeVar("Part", "ModelFacts", "EngineFacts", Agreement)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class TraceFacts:
     inferred : dict
         By name, what the source of the trace did not say and how it was inferred:
         ``{"n_expert": "the largest expert id + 1"}``.
+    agreement : Agreement or None
+        Whether a replay gives what the engine recorded; None if nobody has compared them.
     """
 
     model: ModelFacts
@@ -101,6 +106,19 @@ class TraceFacts:
     notes: dict[str, Any] = field(default_factory=dict)
     slot_order: str = "ranked"
     inferred: dict[str, str] = field(default_factory=dict)
+    agreement: Agreement | None = None
+
+    @property
+    def current_agreement(self) -> Agreement | None:
+        """The agreement; None if it is of another budget than the facts give by now."""
+        budget = self.engine.cache_bytes if self.engine else None
+        is_current = self.agreement is not None and self.agreement.budget_bytes == budget
+        return self.agreement if is_current else None
+
+    def with_budget(self, cache_bytes: int) -> "TraceFacts":
+        """Return the facts with the engine's cache budget."""
+        engine = replace(self.engine or EngineFacts(name="unknown"), cache_bytes=cache_bytes)
+        return replace(self, engine=engine)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object to write, schema version first."""
@@ -121,6 +139,8 @@ class TraceFacts:
         parts: dict[str, object] = {"model": _part(ModelFacts, data, "model", where)}
         if data.get("engine") is not None:
             parts["engine"] = _part(EngineFacts, data, "engine", where)
+        if data.get("agreement") is not None:
+            parts["agreement"] = _part(Agreement, data, "agreement", where)
         facts = build(cls, {**data, **parts}, where, TraceError)
         facts.check(where)
         return facts
@@ -175,6 +195,11 @@ def _check_model(model: ModelFacts, where: str) -> None:
         value = getattr(model, name)
         if value is not None and not 1 <= value <= most:
             raise TraceError(f"{where}: {name} = {shown(value)} is no size of a model; correct it.")
+    if model.n_layer * model.n_expert > MOST_EXPERTS:
+        raise TraceError(
+            f"{where}: {model.n_layer:,} layers of {model.n_expert:,} experts are more than the "
+            f"{MOST_EXPERTS:,} experts that tracekit counts one by one; correct n_layer or n_expert."
+        )
     if not 1 <= model.top_k <= model.n_expert:
         raise TraceError(
             f"{where}: top_k = {shown(model.top_k)} experts of {model.n_expert} cannot be "

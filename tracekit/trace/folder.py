@@ -11,16 +11,21 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from tracekit.trace.atomic import remove, sync_names, writing
+from tracekit.trace.agreement import Agreement
+from tracekit.trace.atomic import sync_names, work_name, write_json, writing
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit.trace.facts import is_trace_json
 from tracekit.trace.schema import FACTS_FILE
+from tracekit.trace.storage import read_json
 
 LONGEST_WAIT_S = 5.0
-TRACE_FILES = re.compile(r"trace\.json|(routing|steps|layers)(-\d+)?\.parquet|\..+\.tmp")
+_FILES = r"trace\.json|layers\.parquet|(routing|steps)(-\d{5,})?\.parquet"
+_TOKEN = r"\d+(-[0-9a-f]+)?"  # of `work_name`
+TRACE_FILES = re.compile(rf"{_FILES}|\.({_FILES})(\.{_TOKEN})?\.tmp")
 
 
 def check_target(path: Path, force: bool) -> None:
@@ -48,17 +53,11 @@ def check_target(path: Path, force: bool) -> None:
         raise UsageError(f"{path} is a file and no trace; it is not overwritten: use another name.")
     if path.is_symlink():
         return  # only the link is replaced; its target stays
-    names = sorted(each.name for each in path.iterdir())
-    if names and not _is_trace(path):
+    if any(path.iterdir()) and not _is_trace(path):
         raise UsageError(
             f"{path} is a directory but no trace; it is not overwritten: use another name."
         )
-    foreign = [name for name in names if not TRACE_FILES.fullmatch(name)]
-    if foreign:
-        raise UsageError(
-            f"{path} holds {foreign[0]}, which belongs to no trace; move it away, or use another "
-            "name."
-        )
+    _check_only_trace(path, path)
     if not os.access(path, os.W_OK | os.X_OK):
         raise UsageError(f"{path} is read-only; it is not overwritten: use another name.")
     if _is_locked(path):
@@ -66,10 +65,66 @@ def check_target(path: Path, force: bool) -> None:
 
 
 def _is_trace(path: Path) -> bool:
+    facts = path / FACTS_FILE
     try:
-        return is_trace_json(json.loads((path / FACTS_FILE).read_bytes()))
+        return facts.is_file() and is_trace_json(json.loads(facts.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return False
+
+
+def keep_agreement(path: Path, agreement: Agreement) -> None:
+    """Write `agreement` into the ``trace.json`` of the trace at `path`.
+
+    Raises
+    ------
+    UsageError
+        Another process is writing the trace.
+    TracekitError
+        ``trace.json`` cannot be read or written.
+    """
+    with writing(path / FACTS_FILE):
+        folder = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            _lock_or_refuse(folder, path)
+        facts = read_json(path)  # and not `TraceFacts`: it keeps what a later version has written
+        write_json(path, {**facts, "agreement": asdict(agreement)})
+    finally:
+        os.close(folder)
+
+
+def _lock_or_refuse(folder: int, path: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"{path} is being written by another command; try again later.") from error
+
+
+def _check_only_trace(folder: Path, called: Path) -> None:
+    """Refuse a directory of a trace, `called` so in the sentence, that holds anything else."""
+    foreign = next((each for each in sorted(folder.iterdir()) if not _is_of_trace(each)), None)
+    if foreign is not None:
+        raise UsageError(
+            f"{called} holds {foreign.name}, which belongs to no trace; move it away, or use another "
+            "name."
+        )
+
+
+def _is_of_trace(path: Path) -> bool:
+    """Say whether what is inside a trace's directory is one of the files that a writer makes."""
+    is_folder = path.is_dir() and not path.is_symlink()
+    return TRACE_FILES.fullmatch(path.name) is not None and not is_folder
+
+
+def _remove(path: Path) -> None:
+    """Remove the directory of a trace and what a trace consists of; keep it if more is inside."""
+    if path.is_symlink():
+        path.unlink()
+        return
+    for each in list(path.iterdir()):
+        if _is_of_trace(each):
+            each.unlink(missing_ok=True)
+    path.rmdir()
 
 
 class TraceFolder:
@@ -103,7 +158,7 @@ class TraceFolder:
         self._force = force
         self._longest_wait_s = longest_wait_s
         absolute = path.absolute()
-        self.now = absolute.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self.now = absolute.with_name(work_name(path))
         with writing(path), _one_at_a_time(absolute.parent, longest_wait_s):
             _clear_left_behind(absolute)
             check_target(path, force)
@@ -127,12 +182,14 @@ class TraceFolder:
         TracekitError
         """
         absolute = self.path.absolute()
-        old = absolute.with_name(f".{self.path.name}.{os.getpid()}.old")
+        old = absolute.with_name(work_name(self.path, "old"))
         with writing(self.path), _one_at_a_time(absolute.parent, self._longest_wait_s):
             check_target(self.path, self._force)
             if os.path.lexists(absolute):
                 os.replace(absolute, old)
             try:
+                if old.is_dir() and not old.is_symlink():  # something may have come meanwhile
+                    _check_only_trace(old, self.path)
                 os.rename(self.now, absolute)
             except BaseException:
                 if os.path.lexists(old):
@@ -142,7 +199,7 @@ class TraceFolder:
             sync_names(absolute)
             sync_names(absolute.parent)
             with suppress(OSError):  # the next writer tries again
-                remove(old)
+                _remove(old)
 
     def __enter__(self) -> Self:
         return self
@@ -156,7 +213,7 @@ class TraceFolder:
     def remove(self) -> None:
         """Remove the directory, wherever it is at present."""
         with suppress(TracekitError), writing(self.path):
-            remove(self.now)
+            _remove(self.now)
         self.close()
 
     def close(self) -> None:
@@ -209,7 +266,7 @@ def _is_locked(path: Path) -> bool:
 
 def _clear_left_behind(path: Path) -> None:
     """Remove the directories of killed writers of `path`; put back the trace one was replacing."""
-    made_here = re.compile(re.escape(f".{path.name}.") + r"\d+\.(tmp|old)")
+    made_here = re.compile(re.escape(f".{path.name}.") + rf"{_TOKEN}\.(tmp|old)")
     for work in list(path.parent.iterdir()):
         if not made_here.fullmatch(work.name) or not work.is_dir() or _is_locked(work):
             continue
@@ -217,4 +274,4 @@ def _clear_left_behind(path: Path) -> None:
             os.rename(work, path)  # its writer was killed before the new trace was in place
         else:
             with suppress(OSError):
-                remove(work)
+                _remove(work)

@@ -1,20 +1,24 @@
-"""What the table of layers says: the sizes of experts, and the arrays of the routers.
+"""The table of layers: the sizes of experts, and the arrays of the routers.
 
-In: the columns of ``layers.parquet``, read and checked one by one. Out: sizes in bytes and arrays in
-their shapes. This module knows nothing of the routings; which layers routed, it is told.
+In: what is known of each layer; or the columns of ``layers.parquet``, read and checked one by one.
+Out: that table; or sizes in bytes and arrays in their shapes. Which layers routed, this module
+is told.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.trace.checked import CheckedColumns, locked
 from tracekit.trace.checks import Arrays, Column, Where, check_layer_numbers, first_true
-from tracekit.trace.columns import to_numpy
+from tracekit.trace.columns import Values, cast, numpy_type, to_numpy, to_table
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
 from tracekit.trace.rows import TableRows
+from tracekit.trace.schema import layers_schema
 from tracekit.trace.typecheck import check_layers_types
 
 # No expert of any model comes near a TiB, and sums of sizes up to it stay within 64 bits.
@@ -34,13 +38,13 @@ class LayerTable:
     """
 
     def __init__(self, columns: CheckedColumns, name: str):
-        self._columns = columns
+        self.columns = columns
         self._name = name
 
     @cached_property
     def scalars(self) -> dict[str, np.ndarray]:
         """`layer`, `expert_bytes` and `dense_bytes` of each row (-1: null), read-only."""
-        columns = self._columns.read(["layer", "expert_bytes", "dense_bytes"])
+        columns = self.columns.read(["layer", "expert_bytes", "dense_bytes"])
         return {name: locked(values) for name, values in columns.items()}
 
     def expert_bytes(self, layers: np.ndarray) -> np.ndarray:
@@ -62,6 +66,17 @@ class LayerTable:
             )
         return np.array(sizes, dtype=np.int64)
 
+    def routed(self, layers: np.ndarray) -> np.ndarray:
+        """Return which layers are among those of the routings, `layers` [n]: ascending, int16 [L].
+
+        Without a routing, return the layers that have an expert size.
+        """
+        seen = np.bincount(layers, minlength=1)
+        if not seen.any():
+            columns = self.scalars
+            return locked(columns["layer"][columns["expert_bytes"] >= 0])
+        return locked(np.flatnonzero(seen).astype(np.int16))
+
     def array(self, layer: int, name: str) -> np.ndarray | None:
         """Return an array of a layer, as `Trace.layer_array` documents it.
 
@@ -72,15 +87,31 @@ class LayerTable:
             -inf may stand in a bias.
         """
         rows = np.flatnonzero(self.scalars["layer"] == layer)
-        if len(rows) == 0 or name not in self._columns.names:
+        if len(rows) == 0 or name not in self.columns.names:
             return None
         row = int(rows[0])
-        value: pa.ChunkedArray = self._columns.rows.read([name], row, row + 1)[name]
+        value: pa.ChunkedArray = self.columns.rows.read([name], row, row + 1)[name]
         if value.null_count:
             return None
         values = to_numpy(value.chunk(0).flatten(), np.nan)
-        place = f"{self._columns.where().at(row)}, column {name}"
-        return _shaped(place, layer, name, values, self._columns.model)
+        place = f"{self.columns.where().at(row)}, column {name}"
+        return _shaped(place, layer, name, values, self.columns.model)
+
+
+def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the table of layers for one mapping a layer; a value that it lacks is null."""
+    schema = layers_schema()
+    columns: dict[str, Values] = {}
+    valid = {}
+    for field in schema:
+        given = [layer.get(field.name) for layer in layers]
+        if pa.types.is_list(field.type):
+            columns[field.name] = given
+        else:
+            numbers = [-1 if value is None else value for value in given]
+            columns[field.name] = cast(numbers, numpy_type(field.type), field.name)
+            valid[field.name] = np.array([v is not None for v in given], dtype=bool)
+    return to_table(columns, schema, len(layers), valid)
 
 
 def check_table(table: pa.Table, file: str, model: ModelFacts) -> None:

@@ -227,7 +227,14 @@ class OrderSoFar:
         self._last_rows: dict[str, np.ndarray] = {}
         self._last_steps: dict[str, np.ndarray] = {}
 
-    def check(self, where_rows: Where, rows: Arrays, where_steps: Where, steps: Arrays) -> None:
+    def check(
+        self,
+        where_rows: Where,
+        rows: Arrays,
+        where_steps: Where,
+        steps: Arrays,
+        complete: bool = True,
+    ) -> None:
         """Check the next piece, which consists of whole passes.
 
         Parameters
@@ -236,6 +243,8 @@ class OrderSoFar:
             Of the first row of the piece.
         rows, steps : mapping
             Places of the routings and of the steps, as for `check_routing` and `check_steps`.
+        complete : bool
+            As for `check_routing`.
 
         Raises
         ------
@@ -243,7 +252,7 @@ class OrderSoFar:
         """
         where_rows, all_rows = _after(self._last_rows, where_rows, rows)
         where_steps, all_steps = _after(self._last_steps, where_steps, steps)
-        check_routing(where_rows, all_rows, complete=True)
+        check_routing(where_rows, all_rows, complete)
         check_steps(where_steps, all_steps, all_rows)
         self._last_rows, self._last_steps = _last_pass(all_rows), _last_pass(all_steps)
 

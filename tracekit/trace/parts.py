@@ -1,12 +1,14 @@
 """The part files of a recording: passes are gathered in memory, then written as one part.
 
-In: the arrays of one pass after the other. Out: part files that a reader accepts. This module knows
-nothing of threads, nor of when a part is due.
+In: the arrays of one pass after the other, or the path of a part. Out: part files that a reader
+accepts, or the rows of one. This module knows nothing of threads, nor of when a part is due.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +16,11 @@ import pyarrow as pa
 from tracekit.trace import checks
 from tracekit.trace.columns import NULLS, Values, cast, empty, empty_table, to_numpy, to_table
 from tracekit.trace.encode import write_rows
+from tracekit.trace.errors import TraceError, TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.order import OrderSoFar
-from tracekit.trace.rows import TableRows
+from tracekit.trace.rows import FileRows, Rows, TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
-from tracekit.trace.storage import part_name
 
 # Passes are written once they take this much memory, even if nobody flushes.
 GATHERED_BYTES = 16 << 20
@@ -32,6 +34,65 @@ PassColumns = Mapping[str, Any]
 # In these lists all elements are known or none; in others a single element can be unknown.
 WHOLE_LISTS = frozenset(("logits", "gate_input", "embedding"))
 PLACE = ("turn", "pass", "phase", "step")
+
+
+def part_name(file: str, number: int) -> str:
+    """Return the name of part `number` of a file: ``routing-00000.parquet``."""
+    return file.replace(".parquet", f"-{number:05d}.parquet")
+
+
+def part_numbers(directory: Path, file: str) -> list[int]:
+    """Return the numbers of the parts of `file` in `directory`, ascending."""
+    pattern = re.compile(re.escape(file).replace(r"\.parquet", r"-(\d{5,18})\.parquet"))
+    found = [int(m[1]) for each in directory.iterdir() if (m := pattern.fullmatch(each.name))]
+    return sorted(n for n in set(found) if (directory / part_name(file, n)).exists())
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of a part file, and the pass of each, int32 [n]."""
+
+    path: Path
+    rows: FileRows
+    passes: np.ndarray
+
+    @classmethod
+    def read(cls, path: Path) -> "Part":
+        """Read the passes of the part at `path`.
+
+        Raises
+        ------
+        TraceError
+            It is missing, damaged, or has no column `pass`.
+        """
+        rows = FileRows(path)
+        if "pass" not in rows.schema.names:
+            raise TraceError(f"{path} lacks its column 'pass'; record the trace again.")
+        return cls(path, rows, to_numpy(rows.read(["pass"])["pass"]))
+
+    @property
+    def span(self) -> "Span":
+        """How many rows it has, and of which passes."""
+        return span_of(self.passes)
+
+
+def rows_of(parts: Sequence[Part], schema: pa.Schema) -> Rows:
+    """Return the rows of `parts`, one after the other; without parts, no rows of `schema`."""
+    return FileRows.joined([p.rows for p in parts]) if parts else TableRows(empty_table(schema))
+
+
+class Span(NamedTuple):
+    """How many rows a part has, its first pass and its last; -1 without a row."""
+
+    n_rows: int
+    first: int
+    last: int
+
+
+def span_of(passes: np.ndarray) -> Span:
+    """Return the span of rows of these passes, ascending."""
+    ends = (int(passes[0]), int(passes[-1])) if len(passes) else (-1, -1)
+    return Span(len(passes), *ends)
 
 
 def pass_bytes(routing: PassColumns, steps: PassColumns) -> int:
@@ -85,6 +146,7 @@ class PartWriter:
         self._bytes = 0
         self._last_pass: int | None = None
         self._order = OrderSoFar()
+        self._written: dict[str, list[Span]] = {file: [] for file in self.schemas}
 
     def add(self, routing: PassColumns, steps: PassColumns) -> None:
         """Take one whole pass, as `TraceWriter.write_pass` documents it."""
@@ -112,6 +174,7 @@ class PartWriter:
             self._tables[file] = pa.concat_tables([self._tables[file], table]).combine_chunks()
             rows = TableRows(self._tables[file])
             write_rows(self._path(file), self.schemas[file], rows)
+            self._written[file][self._part :] = [span_of(to_numpy(rows.read(["pass"])["pass"]))]
             self._passes[file] = []
         self.has_written = True
         self._bytes = 0
@@ -119,6 +182,36 @@ class PartWriter:
         if sum(table.nbytes for table in self._tables.values()) >= self._part_bytes:
             self._part += 1
             self._tables = {file: empty_table(schema) for file, schema in self.schemas.items()}
+
+    def read_back(self, file: str) -> list[Part]:
+        """Return the parts of a file as they are on the disk, in the order they were written.
+
+        Raises
+        ------
+        TracekitError
+            A part is not what was written: it was removed, replaced or damaged meanwhile.
+        """
+        parts, wrong = [], []
+        for number, span in enumerate(self._written[file]):
+            path = self.folder / part_name(file, number)
+            try:
+                part = Part.read(path)
+            except TraceError:
+                part = None
+            if part is None or part.span != span:
+                wrong.append(path.name)
+            else:
+                parts.append(part)
+        if wrong:
+            n_passes = self._written[STEPS_FILE][-1].last - self._written[STEPS_FILE][0].first + 1
+            lost = (
+                f"{wrong[0]} is" if len(wrong) == 1 else f"{wrong[0]} and {len(wrong) - 1} more are"
+            )
+            raise TracekitError(
+                f"{self.folder} does not hold all of the {n_passes} passes that were recorded: "
+                f"{lost} missing or changed. What is left is kept, marked incomplete; record it again."
+            )
+        return parts
 
     def _path(self, file: str) -> Path:
         return self.folder / part_name(file, self._part)

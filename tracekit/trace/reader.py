@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import storage, validation
-from tracekit.trace.checked import CheckedColumns, locked
+from tracekit.trace.checked import CheckedColumns
 from tracekit.trace.checks import Locate
 from tracekit.trace.digest import digest
 from tracekit.trace.facts import TraceFacts
@@ -62,8 +62,7 @@ class Trace:
         self.name = name or (str(path) if path else "the trace")
         self._routing = self._columns(ROUTING_FILE, routing, locate)
         self._set_steps(steps)
-        self._layers = self._columns(LAYERS_FILE, layers)
-        self._layer_table = LayerTable(self._layers, self.name)
+        self._layer_table = LayerTable(self._columns(LAYERS_FILE, layers), self.name)
 
     def _columns(self, file: str, rows: Rows, locate: Locate | None = None) -> CheckedColumns:
         called = str(self.path / file) if self.path else f"{self.name} ({file})"
@@ -72,8 +71,7 @@ class Trace:
         return CheckedColumns(rows, called, self.facts.model)
 
     def _set_steps(self, rows: Rows) -> None:
-        self._steps = self._columns(STEPS_FILE, rows)
-        self._step_table = StepTable(self._steps)
+        self._step_table = StepTable(self._columns(STEPS_FILE, rows))
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {self.facts.model.name}, {self.n_rows} routings>"
@@ -168,7 +166,7 @@ class Trace:
     @property
     def n_steps(self) -> int:
         """How many (pass, step) the trace has."""
-        return self._steps.rows.n_rows
+        return self._step_table.columns.rows.n_rows
 
     @property
     def n_layer(self) -> int:
@@ -222,7 +220,11 @@ class Trace:
 
         For code that moves whole tables; questions go to `routing`, `iter_routing`, `steps`.
         """
-        files = {ROUTING_FILE: self._routing, STEPS_FILE: self._steps, LAYERS_FILE: self._layers}
+        files = {
+            ROUTING_FILE: self._routing,
+            STEPS_FILE: self._step_table.columns,
+            LAYERS_FILE: self._layer_table.columns,
+        }
         return files[file].rows
 
     def table(self, file: str) -> pa.Table:
@@ -239,7 +241,7 @@ class Trace:
 
     def has_steps(self, column: str) -> bool:
         """Say whether a column of ``steps.parquet`` exists and is not all null; cheap."""
-        return self._steps.rows.has_values(column)
+        return self._step_table.columns.rows.has_values(column)
 
     def routing(self, columns: Sequence[str]) -> dict[str, np.ndarray]:
         """Return whole columns of the routings, in (pass, layer, step) order.
@@ -312,8 +314,7 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._steps.require([name for name in columns if name != "kept"], self.name, "steps")
-        return self._step_table.read(columns, start, stop)
+        return self._step_table.read(columns, start, stop, self.name)
 
     # ---- layers ----------------------------------------------------------------------------
 
@@ -329,11 +330,7 @@ class Trace:
         A layer with experts that never ran (a draft head) is not among them: no token touches it.
         In a trace without a single routing, they are the layers that have an expert size.
         """
-        seen = np.bincount(self.routing(["layer"])["layer"], minlength=1)
-        if not seen.any():
-            layers = self.layer_columns
-            return locked(layers["layer"][layers["expert_bytes"] >= 0])
-        return locked(np.flatnonzero(seen).astype(np.int16))
+        return self._layer_table.routed(self.routing(["layer"])["layer"])
 
     @property
     def layer_columns(self) -> dict[str, np.ndarray]:
@@ -396,5 +393,7 @@ class Trace:
         self._validate_layers_and_steps()
 
     def _validate_layers_and_steps(self) -> None:
-        validation.check_layers_file(self._layers, self._layer_table)
-        validation.check_steps_file(self._steps, self.routing(CACHED))
+        lacks = validation.check_layers_and_steps(
+            self.name, self.facts, self.routing(CACHED), self._layer_table, self._step_table
+        )
+        self.warnings += [sentence for sentence in lacks if sentence not in self.warnings]

@@ -11,24 +11,36 @@ from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.trace.columns import elements, empty_table, from_numpy
+from tracekit.trace import pages
+from tracekit.trace.columns import elements, empty_table, from_numpy, to_numpy
 from tracekit.trace.errors import TraceError
+from tracekit.trace.limits import allowed_bytes, too_large
 
 # A block of a table in memory; of files, a row group is a block.
 BLOCK_BYTES = 16 << 20
 PROBE_BYTES = 1 << 20
+# Rows are counted so many at a time, because a row group of a few bytes may have billions of them.
+COUNTED_ROWS = 1 << 17
 
 
 def width(arrow_type: pa.DataType) -> int:
     """Return the bytes of a value of `arrow_type`, 16 where they vary."""
     if pa.types.is_fixed_size_list(arrow_type):
         return int(arrow_type.list_size) * width(arrow_type.value_type)
-    return max(1, int(arrow_type.bit_width) // 8) if pa.types.is_primitive(arrow_type) else 16
+    return max(1, int(arrow_type.bit_width) // 8) if has_width(arrow_type) else 16
+
+
+def has_width(arrow_type: pa.DataType) -> bool:
+    """Say whether all values of `arrow_type` take the same bytes."""
+    if pa.types.is_fixed_size_list(arrow_type):
+        return has_width(arrow_type.value_type)
+    return bool(pa.types.is_primitive(arrow_type) or pa.types.is_fixed_size_binary(arrow_type))
 
 
 def all_null(array: pa.Array) -> bool:
@@ -58,7 +70,7 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
     except PermissionError as error:
         raise TraceError(f"{path} may not be read; give yourself read permission.") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, pages.DamagedError) as error:
         fault = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise TraceError(
             f"{path} is cut short or damaged ({fault}); copy, record or import it again."
@@ -98,7 +110,7 @@ class TableRows:
 
 
 class FileRows:
-    """The rows of one Parquet file, or of several that continue each other.
+    """The rows of a Parquet file, or of several that continue each other.
 
     A file is opened for each read and then closed, because an interrupted recording may have left
     more parts than a process may hold open. The length of a row group is learnt by reading its
@@ -106,29 +118,63 @@ class FileRows:
 
     Parameters
     ----------
-    paths : sequence of Path
+    path : Path
+        Of the one file; `joined` makes rows of several.
+
+    Raises
+    ------
+    TraceError
+        It is missing or damaged.
     """
 
-    def __init__(self, paths: Sequence[Path]):
-        self._paths = list(paths)
-        self._groups: list[tuple[int, int]] = []  # (index of the file, row group in it)
-        lengths = []
-        for index, path in enumerate(self._paths):
-            with _opened(path) as file:
-                schema = file.schema_arrow
-                if index == 0:
-                    self.schema = schema
-                elif not schema.equals(self.schema):
-                    raise TraceError(
-                        f"{path} has other columns than {self._paths[0].name}; "
-                        "the parts of one recording are alike: remove the foreign one."
-                    )
-                for group in range(file.num_row_groups):
-                    key = _smallest(schema)
-                    lengths.append(file.read_row_group(group, columns=[key]).num_rows)
-                    self._groups.append((index, group))
+    def __init__(self, path: Path):
+        self._paths = [path]
+        self._measured: set[str] = set()
+        with _opened(path) as file:
+            self.schema = file.schema_arrow
+            self._measure([_smallest(self.schema)])
+            most = _most_rows(path, self.schema)
+            n_rows = file.metadata.num_rows
+            if n_rows > most:
+                raise too_large(path, path.stat().st_size)
+            groups = range(file.num_row_groups)
+            lengths = [_count_rows(file, group, most) for group in groups]
+            if any(length > most for length in lengths):
+                raise too_large(path, path.stat().st_size)
+        self._groups = [(0, group) for group in groups]  # (index of the file, row group in it)
         self._ends = np.cumsum(lengths, dtype=np.int64)
-        self.n_rows = int(self._ends[-1]) if len(self._ends) else 0
+        self.n_rows = int(sum(lengths))
+        if self.n_rows != n_rows:  # as where bytes were cut out of it
+            raise TraceError(
+                f"{path} is damaged: it has {n_rows} rows, and {self.n_rows} can be read; "
+                "copy, record or import it again."
+            )
+
+    @classmethod
+    def joined(cls, parts: Sequence["FileRows"]) -> "FileRows":
+        """Return the rows of `parts`, one after the other.
+
+        Raises
+        ------
+        TraceError
+            They have different columns.
+        """
+        rows = copy.copy(parts[0])
+        rows._paths = [path for part in parts for path in part._paths]
+        rows._measured = set()
+        rows._groups, ends = [], [np.empty(0, np.int64)]
+        first_path = first_row = 0
+        for part in parts:
+            if not part.schema.equals(rows.schema):
+                raise TraceError(
+                    f"{part._paths[0]} has other columns than {rows._paths[0].name}; "
+                    "the parts of one recording are alike: remove the foreign one."
+                )
+            rows._groups += [(first_path + index, group) for index, group in part._groups]
+            ends.append(first_row + part._ends)
+            first_path, first_row = first_path + len(part._paths), first_row + part.n_rows
+        rows._ends, rows.n_rows = np.concatenate(ends), first_row
+        return rows
 
     @property
     def group_ends(self) -> np.ndarray:
@@ -148,14 +194,18 @@ class FileRows:
         columns = list(columns)
         if start >= stop:
             return empty_table(pa.schema([self.schema.field(name) for name in columns]))
+        self._measure(columns)
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop, side="left"))
+        at = first
         tables = []
-        for index, groups in groupby(self._groups[first : last + 1], key=itemgetter(0)):
-            with _opened(self._paths[index]) as file:
-                table = file.read_row_groups([group for _, group in groups], columns=columns)
-                table.validate()
-                tables.append(table)
+        for index, members in groupby(self._groups[first : last + 1], key=itemgetter(0)):
+            groups = [group for _, group in members]
+            n_rows = int(self._ends[at + len(groups) - 1] - (self._ends[at - 1] if at else 0))
+            at += len(groups)
+            if n_rows:
+                with _opened(self._paths[index]) as file:
+                    tables.append(_read(file, groups, columns, n_rows))
         offset = start - (int(self._ends[first - 1]) if first else 0)
         table = pa.concat_tables(tables).select(columns).slice(offset, stop - start)
         if table.num_rows != stop - start:
@@ -169,6 +219,7 @@ class FileRows:
         """Say whether `column` exists and is not all null; reads on until the first value."""
         if column not in self.schema.names:
             return False
+        self._measure([column])
         batch_rows = max(1, PROBE_BYTES // width(self.schema.field(column).type))
         for index in range(len(self._paths)):
             with _opened(self._paths[index]) as file:
@@ -177,16 +228,94 @@ class FileRows:
                         return True
         return False
 
+    def _measure(self, columns: Sequence[str]) -> None:
+        """Refuse those of `columns` whose values vary in size and open into too much."""
+        for name in columns:
+            arrow_type = self.schema.field(name).type
+            if has_width(arrow_type) or name in self._measured:
+                continue
+            for path in self._paths:
+                with reading(path):
+                    n_bytes = path.stat().st_size
+                    allowed = allowed_bytes(n_bytes)
+                    if _opened_bytes(path, name, arrow_type, allowed) > allowed:
+                        raise too_large(path, n_bytes, where=f" in column {name}")
+            self._measured.add(name)
+
+
+def _most_rows(path: Path, schema: pa.Schema) -> int:
+    """Return how many rows a file may have, by its size and the width of its columns."""
+    bytes_of_row = sum(width(field.type) for field in schema)
+    return allowed_bytes(path.stat().st_size) // max(1, bytes_of_row)
+
+
+def _count_rows(file: pq.ParquetFile, group: int, most: int) -> int:
+    """Return the rows of a row group; counting ends once there are more than `most`."""
+    count = 0
+    for batch in file.iter_batches(COUNTED_ROWS, [group], [_smallest(file.schema_arrow)]):
+        count += batch.num_rows
+        if count > most:
+            break
+    return count
+
+
+def _read(file: pq.ParquetFile, groups: list[int], columns: list[str], n_rows: int) -> pa.Table:
+    """Read row groups of `n_rows` rows in all; no more is read, whatever the footer says."""
+    batches: list[pa.RecordBatch] = []
+    for batch in file.iter_batches(n_rows, groups, columns):
+        batches.append(batch)
+        if sum(map(len, batches)) >= n_rows:
+            break
+    if not batches:
+        raise pa.ArrowInvalid("its row groups are empty")
+    table = pa.Table.from_batches(batches)
+    table.validate()
+    return table
+
+
+def _opened_bytes(path: Path, column: str, arrow_type: pa.DataType, allowed: int) -> int:
+    """Return what a column whose values vary in size opens into; more, if that is `allowed`."""
+    groups = list(pages.opened(path, column))
+    stored = sum(group.plain_bytes + group.dictionary_bytes for group in groups)
+    inside = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
+    if has_width(inside):
+        return max(stored, width(inside) * sum(group.values for group in groups))
+    # Each value may be as long as the whole dictionary, but that is seldom so.
+    most = stored + sum(group.values * group.dictionary_bytes for group in groups)
+    is_flat = pa.types.is_binary(arrow_type) or pa.types.is_string(arrow_type)
+    if most <= allowed or stored > allowed or not is_flat:
+        return most
+    return stored + _decoded_bytes(path, column)
+
+
+def _decoded_bytes(path: Path, column: str) -> int:
+    """Return the bytes of all values of a binary column, reading it without decoding it."""
+    total = 0
+    with _opened(path, read_dictionary=[column]) as file:
+        for batch in file.iter_batches(COUNTED_ROWS, columns=[column]):
+            values = batch.column(0)
+            lengths = np.append(_lengths(values.dictionary), 0)  # null is the last
+            total += int(lengths[to_numpy(values.indices, -1)].sum())
+    return total
+
+
+def _lengths(texts: pa.Array) -> np.ndarray:
+    """Return the bytes of each value of a binary array, int64 [n]."""
+    if not len(texts):
+        return np.empty(0, np.int64)
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)
+    return np.diff(offsets[texts.offset : texts.offset + len(texts) + 1]).astype(np.int64)
+
 
 @contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
+def _opened(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
     if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
         raise TraceError(f"{path} is no file; copy, record or import the trace again.")
     name = os.fsencode(path)  # it need not be valid text
     with (
         reading(path),
         pa.OSFile(name) as data,
-        pq.ParquetFile(data, page_checksum_verification=True) as file,
+        pq.ParquetFile(data, page_checksum_verification=True, **how) as file,
     ):
         yield file
 
@@ -194,7 +323,7 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 def _smallest(schema: pa.Schema) -> str:
     if not len(schema):
         raise pa.ArrowInvalid("it has no columns")
-    return str(min(schema, key=lambda field: width(field.type)).name)
+    return str(min(schema, key=lambda field: (not has_width(field.type), width(field.type))).name)
 
 
 Rows = TableRows | FileRows

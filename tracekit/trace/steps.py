@@ -29,7 +29,7 @@ class StepTable:
     """
 
     def __init__(self, columns: CheckedColumns):
-        self._columns = columns
+        self.columns = columns
 
     @cached_property
     def kept(self) -> np.ndarray:
@@ -38,32 +38,38 @@ class StepTable:
         False of a drafted token that was rejected and of a prompt that was cancelled: the recorder
         says so, or a later pass of the turn begins at that step or before it.
         """
-        places = self._columns.whole(["turn", "pass", "step"])
+        places = self.columns.whole(["turn", "pass", "step"])
         kept = kept_steps(places["turn"], places["pass"], places["step"])
-        if "kept" in self._columns.names:  # since schema version 2
-            kept &= self._columns.whole(["kept"])["kept"]
+        if "kept" in self.columns.names:  # since schema version 2
+            kept &= self.columns.whole(["kept"])["kept"]
         return locked(kept)
 
     @cached_property
     def n_decoded(self) -> int:
         """How many decoded tokens stayed."""
-        return int(
-            np.count_nonzero((self._columns.whole(["phase"])["phase"] == DECODE) & self.kept)
-        )
+        return int(np.count_nonzero((self.columns.whole(["phase"])["phase"] == DECODE) & self.kept))
 
     @cached_property
     def most_decoded_at_once(self) -> int:
         """The most tokens of one decode pass; 0 without one."""
-        steps = self._columns.whole(["pass", "phase"])
+        steps = self.columns.whole(["pass", "phase"])
         passes = steps["pass"][steps["phase"] == DECODE]
         counts = np.diff(np.append(pass_starts(passes), len(passes)))
         return int(counts.max(initial=0))
 
     def read(
-        self, names: Sequence[str], start: int = 0, stop: int | None = None
+        self, names: Sequence[str], start: int, stop: int | None, trace: str
     ) -> dict[str, np.ndarray]:
-        """Return rows `start` to `stop` of columns; `kept` is that of this table."""
-        read = self._columns.read([name for name in names if name != "kept"], start, stop)
+        """Return rows `start` to `stop` of columns; `kept` is that of this table.
+
+        Raises
+        ------
+        TraceError
+            A column is not in the file, or cannot be read; the sentence calls the trace `trace`.
+        """
+        of_file = [name for name in names if name != "kept"]
+        self.columns.require(of_file, trace, "steps")
+        read = self.columns.read(of_file, start, stop)
         return {name: self.kept[start:stop] if name == "kept" else read[name] for name in names}
 
 

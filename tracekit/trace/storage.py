@@ -6,16 +6,14 @@ here.
 
 import json
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from tracekit.trace.columns import empty_table, to_numpy
+from tracekit.trace.columns import empty_table
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.recovery import recover
 from tracekit.trace.rows import FileRows, Rows, TableRows, reading
 from tracekit.trace.schema import (
     FACTS_FILE,
@@ -39,18 +37,6 @@ class TraceFiles:
     warnings: list[str] = field(default_factory=list)
 
 
-def part_name(file: str, number: int) -> str:
-    """Return the name of part `number` of a file: ``routing-00000.parquet``."""
-    return file.replace(".parquet", f"-{number:05d}.parquet")
-
-
-def part_paths(directory: Path, file: str) -> list[Path]:
-    """Return the closed parts of `file` in the order they were written."""
-    pattern = re.compile(re.escape(file).replace(r"\.parquet", r"-(\d{5,})\.parquet"))
-    numbered = [(m, p) for p in directory.iterdir() if (m := pattern.fullmatch(p.name))]
-    return [path for _, path in sorted((int(m[1]), path) for m, path in numbered)]
-
-
 def read_facts(directory: Path) -> TraceFacts:
     """Read ``trace.json``.
 
@@ -58,6 +44,17 @@ def read_facts(directory: Path) -> TraceFacts:
     ------
     TraceError
         There is no such directory, it is no trace, or its facts are not valid.
+    """
+    return TraceFacts.from_json(read_json(directory), str(directory / FACTS_FILE))
+
+
+def read_json(directory: Path) -> Any:
+    """Read ``trace.json`` as JSON, whatever it says.
+
+    Raises
+    ------
+    TraceError
+        There is no such directory, it is no trace, or the file is no JSON.
     """
     path = directory / FACTS_FILE
     if not os.path.exists(directory):  # unlike Path.exists, it takes any name
@@ -72,13 +69,12 @@ def read_facts(directory: Path) -> TraceFacts:
     with reading(path):
         text = path.read_bytes().decode("utf-8-sig")
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise TraceError(
             f"{path} is not valid JSON ({_json_fault(error)}); it is cut short or damaged: copy it "
             "again."
         ) from error
-    return TraceFacts.from_json(data, str(path))
 
 
 def _json_fault(error: ValueError | RecursionError) -> str:
@@ -91,8 +87,7 @@ def _json_fault(error: ValueError | RecursionError) -> str:
 def read_directory(directory: Path) -> TraceFiles:
     """Return the content of the trace in `directory`.
 
-    A recording that did not end cleanly has its rows in part files, separately for routings and
-    steps; the passes that both have are those that count.
+    A recording that did not end cleanly has its rows in part files; `recovery` says which count.
 
     Raises
     ------
@@ -100,47 +95,20 @@ def read_directory(directory: Path) -> TraceFiles:
         As for `read_facts`, or a file is missing or damaged.
     """
     facts = read_facts(directory)
-    if facts.complete:
-        layers, routing, steps = (
-            FileRows([directory / file]) for file in (LAYERS_FILE, ROUTING_FILE, STEPS_FILE)
-        )
-        return TraceFiles(facts, layers, routing, steps)
-    return _read_incomplete(directory, facts)
+    agreement = facts.current_agreement
+    said = [] if agreement is None or agreement.holds else [agreement.sentence(str(directory))]
+    if not facts.complete:
+        return _read_incomplete(directory, facts, said)
+    layers, routing, steps = (
+        FileRows(directory / file) for file in (LAYERS_FILE, ROUTING_FILE, STEPS_FILE)
+    )
+    return TraceFiles(facts, layers, routing, steps, said)
 
 
-def _read_incomplete(directory: Path, facts: TraceFacts) -> TraceFiles:
-    layers = _rows_of([directory / LAYERS_FILE], layers_schema())
-    routing = _rows_of_parts(directory, ROUTING_FILE, routing_schema(facts.model.top_k))
-    steps = _rows_of_parts(directory, STEPS_FILE, steps_schema())
-    last = min(_last_pass(routing), _last_pass(steps))
-    routing, steps = _up_to(routing, last), _up_to(steps, last)
-    kept = f"its first {steps.n_rows} tokens are kept" if steps.n_rows else "before its first token"
-    warning = f"{directory} is incomplete: the recording was cut short, {kept}."
-    return TraceFiles(facts, layers, routing, steps, [warning])
-
-
-def _rows_of_parts(directory: Path, file: str, schema: pa.Schema) -> Rows:
-    """Return the rows of the parts of `file`, or of the file itself where there are no parts."""
-    return _rows_of(part_paths(directory, file) or [directory / file], schema)
-
-
-def _rows_of(paths: list[Path], schema: pa.Schema) -> Rows:
-    """Return the rows of those of `paths` that exist; without one, no rows of `schema`."""
-    existing = [path for path in paths if path.exists()]
-    return FileRows(existing) if existing else TableRows(empty_table(schema))
-
-
-def _passes(rows: Rows) -> np.ndarray:
-    if "pass" not in rows.schema.names:
-        raise TraceError("a part of the trace lacks its column 'pass'; record the trace again.")
-    return to_numpy(rows.read(["pass"])["pass"])
-
-
-def _last_pass(rows: Rows) -> int:
-    return int(_passes(rows)[-1]) if rows.n_rows else -1
-
-
-def _up_to(rows: Rows, last: int) -> Rows:
-    """Return the rows up to pass `last`; rows out of order are for the validation to refuse."""
-    n_rows = int(np.searchsorted(_passes(rows), last, side="right"))
-    return rows if n_rows == rows.n_rows else rows.cut(n_rows)
+def _read_incomplete(directory: Path, facts: TraceFacts, said: list[str]) -> TraceFiles:
+    path = directory / LAYERS_FILE
+    layers = FileRows(path) if path.exists() else TableRows(empty_table(layers_schema()))
+    kept = recover(
+        directory, {ROUTING_FILE: routing_schema(facts.model.top_k), STEPS_FILE: steps_schema()}
+    )
+    return TraceFiles(facts, layers, kept.routing, kept.steps, [kept.sentence(directory), *said])

@@ -3,7 +3,9 @@
 In: chunks, one after the other, then the facts. Out: a finished ``.trace`` directory, or nothing.
 """
 
+from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ from tracekit.trace import checks
 from tracekit.trace.atomic import write_facts
 from tracekit.trace.chunks import PLACE, Numbered, Routings, routing_table, schema_of, steps_table
 from tracekit.trace.columns import to_numpy
-from tracekit.trace.encode import GroupWriter, group_writer, write_rows
+from tracekit.trace.encode import GroupWriter, group_writer, write_layers, write_rows
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.folder import TraceFolder
@@ -32,7 +34,10 @@ from tracekit.trace.schema import (
     STEPS_FILE,
     steps_schema,
 )
-from tracekit.trace.writer import kept_of, write_layers
+from tracekit.trace.writer import kept_of
+
+# Chunks that wait for the encoder; beyond it `add` waits.
+MOST_WAITING = 2
 
 
 class TraceStream:
@@ -56,7 +61,6 @@ class TraceStream:
         self._facts = facts
         self._order = OrderSoFar()
         self._decoded_layers: set[frozenset[int]] = set()
-        self._step_rows = 0
         self._last = (-1, -1)  # turn and step
         self._goes_back = False
 
@@ -65,6 +69,11 @@ class TraceStream:
         self._folder = self._stack.enter_context(TraceFolder(self._path, self._force))
         self._files = self._stack.enter_context(ExitStack())
         self._writers: dict[str, GroupWriter] = {}
+        # Encoding takes about as long as reading and checking; a thread does it meanwhile.
+        executor = ThreadPoolExecutor(1, "tracekit-writer")
+        self._stack.callback(executor.shutdown, cancel_futures=True)
+        self._executor = executor
+        self._waiting: deque[Future[None]] = deque()
         return self
 
     def __exit__(
@@ -75,8 +84,14 @@ class TraceStream:
     ) -> bool | None:
         return self._stack.__exit__(kind, error, traceback)
 
-    def add(self, chunk: Routings) -> None:
+    def add(self, chunk: Routings, complete: bool = True) -> None:
         """Check and write one chunk.
+
+        Parameters
+        ----------
+        chunk : Routings
+        complete : bool
+            False: the last decode pass of the run, which this chunk has, may lack its last layers.
 
         Raises
         ------
@@ -89,12 +104,17 @@ class TraceStream:
             return
         columns, locate = self._numbered.add(chunk)
         steps = steps_table(columns)
-        self._check(columns, steps, checks.Where(str(self._path), 0, locate))
+        self._check(columns, steps, checks.Where(str(self._path), 0, locate), complete)
         if not self._writers:
             self._schema = schema_of(self._numbered.seen, columns)
             for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, steps_schema())):
                 writer = group_writer(self._folder.now / file, schema)
                 self._writers[file] = self._files.enter_context(writer)
+        self._waiting.append(self._executor.submit(self._write, columns, steps))
+        self._wait(MOST_WAITING)
+
+    def _write(self, columns: Mapping[str, np.ndarray], steps: pa.Table) -> None:
+        """Write a chunk; on the writer's thread."""
         routing = routing_table(columns, self._schema)
         start = 0
         bytes_of_row = sum(width(field.type) for field in self._schema)
@@ -102,7 +122,11 @@ class TraceStream:
             self._writers[ROUTING_FILE].write(routing.slice(start, stop - start))
             start = stop
         self._writers[STEPS_FILE].write(steps)
-        self._step_rows += steps.num_rows
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many chunks are still to be written."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
 
     def finish(self, facts: TraceFacts, layers: pa.Table) -> None:
         """Write the facts and the table of layers, and put the trace in its place.
@@ -114,6 +138,7 @@ class TraceStream:
         TracekitError
         """
         self._check_layers()
+        self._wait(0)
         folder = self._folder.now
         check_table(layers, str(self._path / LAYERS_FILE), facts.model)
         self._files.close()
@@ -124,7 +149,11 @@ class TraceStream:
         self._folder.publish()
 
     def _check(
-        self, columns: Mapping[str, np.ndarray], steps: pa.Table, where: checks.Where
+        self,
+        columns: Mapping[str, np.ndarray],
+        steps: pa.Table,
+        where: checks.Where,
+        complete: bool,
     ) -> None:
         for name, values in columns.items():
             valid = None
@@ -133,7 +162,8 @@ class TraceStream:
             checks.check_values(checks.Column(where, name, values, valid), self._facts.model)
         places = {name: to_numpy(steps[name]) for name in PLACE if name != "layer"}
         rows = {name: columns[name] for name in PLACE}
-        self._order.check(where, rows, replace(where, file=STEPS_FILE, locate=None), places)
+        where_steps = replace(where, file=STEPS_FILE, locate=None)
+        self._order.check(where, rows, where_steps, places, complete)
         turn, step = places["turn"], places["step"]
         self._goes_back |= turn[0] == self._last[0] and step[0] <= self._last[1]
         self._last = int(turn[-1]), int(step[-1])
@@ -153,5 +183,5 @@ class TraceStream:
 
     def _write_kept(self, path: Path) -> None:
         """Write the steps again: a pass took back steps of a chunk before its own."""
-        rows = FileRows([path])
+        rows = FileRows(path)
         write_rows(path, rows.schema, WithColumn(rows, rows.schema.field("kept"), kept_of(rows)))

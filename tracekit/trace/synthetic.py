@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from tracekit.trace.columns import Values, to_table
 from tracekit.trace.facts import ModelFacts, TraceFacts
+from tracekit.trace.layers import layers_table
 from tracekit.trace.reader import Trace
 from tracekit.trace.schema import DECODE, PREFILL, routing_schema, steps_schema
-from tracekit.trace.writer import layers_table
 
 VOCABULARY = 1024
 NORM_EPS = 1e-6

@@ -18,14 +18,13 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from tracekit.trace import storage
 from tracekit.trace.atomic import sync_names, write_facts, writing
-from tracekit.trace.columns import NULLS, Values, cast, empty_table, numpy_type, to_numpy, to_table
-from tracekit.trace.encode import write_groups, write_rows
+from tracekit.trace.columns import NULLS, to_numpy
+from tracekit.trace.encode import write_layers, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.folder import TraceFolder
-from tracekit.trace.layers import check_table
+from tracekit.trace.layers import check_table, layers_table
 from tracekit.trace.parts import (
     GATHERED_BYTES,
     PART_BYTES,
@@ -33,15 +32,15 @@ from tracekit.trace.parts import (
     PartWriter,
     PassColumns,
     pass_bytes,
+    rows_of,
 )
 from tracekit.trace.passes import kept_steps
 from tracekit.trace.reader import Trace
-from tracekit.trace.rows import FileRows, Rows, TableRows, WithColumn
+from tracekit.trace.rows import FileRows, Rows, WithColumn
 from tracekit.trace.schema import (
     LAYERS_FILE,
     ROUTING_FILE,
     STEPS_FILE,
-    layers_schema,
     routing_schema,
     steps_schema,
 )
@@ -123,6 +122,7 @@ class TraceWriter:
         self._executor = ThreadPoolExecutor(1, "tracekit-writer") if threaded else None
         self._waiting: deque[tuple[Future[None], int]] = deque()
         self._waiting_bytes = 0
+        self._n_layers: int | None = None
         self._failed: BaseException | None = None
         self._closed = False
 
@@ -148,6 +148,7 @@ class TraceWriter:
         table = layers if isinstance(layers, pa.Table) else layers_table(layers)
         check_table(table, str(self.path / LAYERS_FILE), self.facts.model)
         self._submit(0, self._write_layers, table)
+        self._n_layers = table.num_rows
 
     def write_pass(self, routing: PassColumns, steps: PassColumns) -> None:
         """Write one whole pass.
@@ -298,21 +299,31 @@ class TraceWriter:
 
     def _compact(self, folder: Path) -> None:
         """Make one file of the parts; readers use the parts until ``trace.json`` says complete."""
-        parts = {file: storage.part_paths(folder, file) for file in (ROUTING_FILE, STEPS_FILE)}
+        parts = {file: self._parts.read_back(file) for file in self._parts.schemas}
         for file, schema in self._parts.schemas.items():
-            rows: Rows = FileRows(parts[file]) if parts[file] else TableRows(empty_table(schema))
+            rows = rows_of(parts[file], schema)
             whole: Rows | WithColumn = rows
             if file == STEPS_FILE:
                 whole = WithColumn(rows, schema.field("kept"), kept_of(rows))
             filled = self._parts.filled_columns.__contains__
             write_rows(folder / file, _without_empty_lists(schema, filled), whole)
-        if not (folder / LAYERS_FILE).exists():
-            write_layers(folder, layers_table([]))
+        self._check_layers(folder)
         write_facts(folder, self.facts)
         with writing(folder):
             sync_names(folder)
-            for path in (*parts[ROUTING_FILE], *parts[STEPS_FILE]):
-                path.unlink()
+            for part in (*parts[ROUTING_FILE], *parts[STEPS_FILE]):
+                part.path.unlink()
+
+    def _check_layers(self, folder: Path) -> None:
+        """Write an empty table of layers if none was given; refuse to end without the one that was."""
+        path = folder / LAYERS_FILE
+        if self._n_layers is None:
+            write_layers(folder, layers_table([]))
+        elif not path.exists() or FileRows(path).n_rows != self._n_layers:
+            raise TracekitError(
+                f"{path} is missing or changed since it was written. What was recorded is kept, "
+                "marked incomplete; record it again."
+            )
 
 
 def kept_of(steps: Rows) -> np.ndarray:
@@ -322,37 +333,6 @@ def kept_of(steps: Rows) -> np.ndarray:
         to_numpy(columns[name], NULLS.get(name, 0)) for name in columns.column_names
     )
     return np.where(kept_steps(turn, passes, step), kept, False)
-
-
-def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Return the table of layers for one mapping a layer; a value that it lacks is null."""
-    schema = layers_schema()
-    columns: dict[str, Values] = {}
-    valid = {}
-    for field in schema:
-        given = [layer.get(field.name) for layer in layers]
-        if pa.types.is_list(field.type):
-            columns[field.name] = given
-        else:
-            numbers = [-1 if value is None else value for value in given]
-            columns[field.name] = cast(numbers, numpy_type(field.type), field.name)
-            valid[field.name] = np.array([v is not None for v in given], dtype=bool)
-    return to_table(columns, schema, len(layers), valid)
-
-
-def write_layers(folder: Path, table: pa.Table) -> None:
-    """Write ``layers.parquet``, with a row group for each layer if it carries router matrices.
-
-    Raises
-    ------
-    TracekitError
-    """
-    n_rows = table.num_rows
-    has_routers = "router_matrix" in table.column_names
-    has_routers = has_routers and table["router_matrix"].null_count < n_rows
-    step = 1 if has_routers else max(1, n_rows)
-    groups = (table.slice(row, step) for row in range(0, n_rows, step))
-    write_groups(folder / LAYERS_FILE, table.schema, groups)
 
 
 def _without_empty_lists(schema: pa.Schema, has_values: Callable[[str], bool]) -> pa.Schema:

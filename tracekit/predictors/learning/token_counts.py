@@ -4,6 +4,9 @@ from collections.abc import Collection
 
 import numpy as np
 
+# Vocabularies are smaller. A larger id may stand in a damaged trace: no array is as long as that.
+DENSE_IDS = 1 << 22
+
 
 class TokenCounts:
     """Counts of selections by (token id, layer, expert), from which folds can be left out.
@@ -83,12 +86,15 @@ class _Table:
         self.n_rows = 0
         self.tokens = 0
         self.popularity = np.zeros((n_layers, n_expert), np.int64)
-        self._row_of_id = np.zeros(0, np.int32)
+        self._row_of_id = np.zeros(0, np.int32)  # of ids below `DENSE_IDS`
+        self._row_of_large_id: dict[int, int] = {}
         self._counts = np.zeros((0, n_layers, n_expert), np.int32)
         self._seen = np.zeros(0, np.int32)
 
     def row(self, token: int) -> int:
         """Return the row of a token id, −1 if it has none."""
+        if token >= DENSE_IDS:
+            return self._row_of_large_id.get(token, -1)
         return int(self._row_of_id[token]) if token < len(self._row_of_id) else -1
 
     def rows(self, token: np.ndarray) -> np.ndarray:
@@ -96,18 +102,24 @@ class _Table:
         inside = (token >= 0) & (token < len(self._row_of_id))
         rows = np.full(len(token), -1, np.int32)
         rows[inside] = self._row_of_id[token[inside]]
+        if self._row_of_large_id:
+            for t in np.flatnonzero(token >= DENSE_IDS).tolist():
+                rows[t] = self.row(int(token[t]))
         return rows
 
     def make_row(self, token: int) -> None:
         """Make room for a token id, unless it has a row."""
         if self.row(token) >= 0:
             return
-        if token >= len(self._row_of_id):
+        if len(self._row_of_id) <= token < DENSE_IDS:
             self._row_of_id = _grown(self._row_of_id, token + 1, fill=-1)
         if self.n_rows == len(self._seen):
             self._counts = _grown(self._counts, self.n_rows + 1)
             self._seen = _grown(self._seen, self.n_rows + 1)
-        self._row_of_id[token] = self.n_rows
+        if token < DENSE_IDS:
+            self._row_of_id[token] = self.n_rows
+        else:
+            self._row_of_large_id[token] = self.n_rows
         self.n_rows += 1
 
     def add(self, token: np.ndarray, experts: np.ndarray) -> None:

@@ -1,0 +1,155 @@
+"""How fast files of other tools are imported, and in how much memory.
+
+Run by hand: ``python tests/benchmarks/import_speed.py FOLDER``. Writes files of 5 million routing slots
+to FOLDER, imports each in a process of its own, prints nanoseconds a slot and the peak of anonymous
+memory, and removes them. Limits: 150 ns a slot from npz and Parquet, 250 from CSV, 600 from JSON lines.
+``--slots 100000000`` shows that memory does not grow with the file.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bounded_memory import Peak
+from pyarrow import csv
+
+MIB = 1 << 20
+N_LAYER, N_EXPERT, PROMPT, TURN = 48, 128, 200, 500
+LIMITS = {
+    "npz": 150,
+    "npz-deflated": 150,
+    "parquet": 150,
+    "parquet-long": 150,
+    "csv": 250,
+    "jsonl": 600,
+}
+
+
+def run_of(n_tokens: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return experts [tokens, layers, k], distinct in a routing, and weights."""
+    rng = np.random.default_rng(seed)
+    first = rng.integers(0, N_EXPERT, (n_tokens, N_LAYER, 1), dtype=np.int16)
+    stride = rng.integers(1, N_EXPERT // k, (n_tokens, N_LAYER, 1), dtype=np.int16)
+    experts = (first + stride * np.arange(k, dtype=np.int16)) % N_EXPERT
+    weights = np.sort(rng.random((n_tokens, N_LAYER, k), np.float32), axis=2)[:, :, ::-1]
+    return experts, weights
+
+
+def long_table(experts: np.ndarray, weights: np.ndarray, lists: bool) -> pa.Table:
+    """Return the rows in the order of an engine: of each pass layer by layer."""
+    n_tokens, _, k = experts.shape
+    token = np.arange(n_tokens)
+    turn, step = token // TURN, token % TURN
+    passes = np.where(step < PROMPT, 0, step)
+    order = np.lexsort(
+        (
+            np.repeat(step, N_LAYER),
+            np.tile(np.arange(N_LAYER), n_tokens),
+            np.repeat(passes, N_LAYER),
+            np.repeat(turn, N_LAYER),
+        )
+    )
+    token, layer = np.divmod(order, N_LAYER)
+    phase = pa.DictionaryArray.from_arrays(
+        pa.array((step[token] >= PROMPT).astype(np.int32)), pa.array(["prefill", "decode"])
+    )
+    flat, flat_weights = experts.reshape(-1, k)[order], weights.reshape(-1, k)[order]
+    places = {"prompt": turn[token], "token": step[token], "layer": layer}
+    if lists:
+        columns = {name: pa.array(values) for name, values in places.items()}
+        columns["experts"] = pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), k)
+        columns["weights"] = pa.FixedSizeListArray.from_arrays(
+            pa.array(flat_weights.reshape(-1)), k
+        )
+        return pa.table({**columns, "phase": phase})
+    columns = {name: pa.array(np.repeat(values, k)) for name, values in places.items()}
+    columns["slot"] = pa.array(np.tile(np.arange(k), len(flat)))
+    columns["expert"] = pa.array(flat.reshape(-1))
+    columns["weight"] = pa.array(np.round(flat_weights.reshape(-1), 6))
+    return pa.table({**columns, "phase": phase.take(pa.array(np.repeat(np.arange(len(flat)), k)))})
+
+
+def write_npz(path: Path, experts: np.ndarray, weights: np.ndarray, save: Callable) -> None:
+    """Write what somebody with arrays has."""
+    lengths = np.diff(np.append(np.arange(0, len(experts), TURN), len(experts)))
+    prompts = np.minimum(lengths, PROMPT)
+    save(path, experts=experts, weights=weights, lengths=lengths, prompt_lengths=prompts)
+
+
+def write_jsonl(path: Path, table: pa.Table) -> None:
+    """Write a routing a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for row in table.to_pylist():
+            row["weights"] = [round(weight, 6) for weight in row["weights"]]
+            file.write(json.dumps(row) + "\n")
+
+
+def write(path: Path, kind: str, experts: np.ndarray, weights: np.ndarray) -> None:
+    """Write a file of a kind."""
+    if kind.startswith("npz"):
+        write_npz(path, experts, weights, np.savez if kind == "npz" else np.savez_compressed)
+    elif kind == "csv":
+        csv.write_csv(long_table(experts, weights, lists=False), path)
+    elif kind == "jsonl":
+        write_jsonl(path, long_table(experts, weights, lists=True))
+    else:
+        pq.write_table(long_table(experts, weights, lists=kind == "parquet"), path)
+
+
+def import_one(path: Path) -> None:
+    """Import a file in this process; print seconds and the peak of memory as JSON."""
+    from tracekit.formats import ImportOptions, import_any
+
+    import_any(path, path.with_suffix(".warm.trace"), ImportOptions(), force=True)
+    peak = Peak()
+    peak.start()
+    started = time.perf_counter()
+    done = import_any(path, path.with_suffix(".trace"), ImportOptions(expert_mib=1), force=True)
+    seconds = time.perf_counter() - started
+    print(json.dumps({"seconds": seconds, "bytes": peak.stop(), "rows": done.n_rows}))
+
+
+def main() -> int:
+    """Write, import and print a line for each kind of file."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("--slots", type=int, default=5_000_000)
+    arguments.add_argument("--top-k", type=int, default=8)
+    arguments.add_argument("--kinds", default=",".join(LIMITS))
+    arguments.add_argument("--import-one", action="store_true")
+    given = arguments.parse_args()
+    if given.import_one:
+        import_one(given.folder)
+        return 0
+    n_tokens = given.slots // (N_LAYER * given.top_k)
+    experts, weights = run_of(n_tokens, given.top_k, seed=0)
+    worst = 0.0
+    for kind in given.kinds.split(","):
+        path = given.folder / f"run.{kind}"
+        if kind.startswith("npz"):
+            path = given.folder / f"{kind}.npz"
+        write(path, kind, experts, weights)
+        out = subprocess.run(
+            [sys.executable, __file__, str(path), "--import-one"], capture_output=True, check=True
+        )
+        found = json.loads(out.stdout)
+        each = found["seconds"] * 1e9 / (found["rows"] * given.top_k)
+        worst = max(worst, each / LIMITS[kind])
+        print(
+            f"{kind:13} {each:6.0f} ns a slot (limit {LIMITS[kind]}), "
+            f"{found['bytes'] / MIB:6.0f} MiB, file of {path.stat().st_size / MIB:.0f} MiB",
+            flush=True,
+        )
+        path.unlink()
+    return int(worst > 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
