@@ -85,12 +85,12 @@ def test_lists_and_booleans_of_parquet(tmp_path):
     [
         (
             "0,prefill,0,2,1,,warm,,true",
-            "line 3: residency is not miss, hit or prefetched (or 0, 1 or 2); correct it.",
+            "line 3: residency is neither miss, hit nor prefetched (nor 0, 1 or 2); correct it.",
         ),
-        ("0,prefill,0,2,1,,3,,true", "line 3: residency is not miss, hit"),
-        ("0,prefill,0,2,1,,hit,2,true", "line 3: dropped is not true or false (or 1 or 0)"),
-        ("0,prefill,0,2,1,,hit,,maybe", "line 3: kept is not true or false"),
-        ("0,start,0,2,1,,hit,,true", "line 3: phase is not prefill or decode"),
+        ("0,prefill,0,2,1,,3,,true", "line 3: residency is neither miss, hit"),
+        ("0,prefill,0,2,1,,hit,2,true", "line 3: dropped is neither true nor false (nor 1 or 0)"),
+        ("0,prefill,0,2,1,,hit,,maybe", "line 3: kept is neither true nor false"),
+        ("0,start,0,2,1,,hit,,true", "line 3: phase is neither prefill nor decode"),
         ("0,prefill,0,2,1,big,hit,,true", "line 3, column expert_bytes: 'big' is no whole number"),
         (
             "0,prefill,0,0,1,101,hit,,true",

@@ -379,8 +379,8 @@ def test_a_missing_layer_size_is_refused_when_it_is_asked_for(write):
     with pytest.raises(TraceError) as caught:
         _ = trace.expert_bytes
     assert str(caught.value) == (
-        f"{trace.name} does not say how many bytes an expert of layer 2 has (expert_bytes), so a "
-        "cache cannot be replayed; add the size to its layers."
+        f"{trace.name} does not say how many bytes an expert of layer 2 has (expert_bytes), so "
+        "nothing can be said in MiB; add it: `tracekit import` takes --model PATH or --expert-mib M."
     )
     assert describe(trace)["bank_bytes"] is None
 

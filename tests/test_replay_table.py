@@ -48,6 +48,8 @@ def row(policy, cache_mib=10, figures=PLAIN, params=None, **changes):
         params=dataclasses.asdict(replayed.params),
         cache_bytes=round(cache_mib * MIB),
         cache_mib=cache_mib,
+        cache_fraction=cache_mib / 20,
+        budget=round(cache_mib * MIB),
         under_token_cycle=cache_mib < 5,
         bypass=False,
         replayed=replayed,

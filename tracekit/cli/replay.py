@@ -274,7 +274,7 @@ def _records(
 
     rows = []
     if replayed is not None:
-        identity = ("policy", "params", "cache_bytes", "cache_mib")
+        identity = ("policy", "params", "cache_bytes", "cache_mib", "cache_fraction")
         rows += flat_records(replayed.records, identity)
     if scored is not None:
         rows += records(scored.rows, per_layer)

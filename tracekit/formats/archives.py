@@ -66,6 +66,19 @@ def check_claim(path: Path, unpacked: int, packed: int) -> None:
         raise too_large(path, packed, MOST_TIMES, mend="unpack it to look at it")
 
 
+def is_packed(path: Path) -> bool:
+    """Say whether a file is compressed with gzip.
+
+    Raises
+    ------
+    TraceError
+        It is no file, or cannot be read.
+    """
+    read_bytes(path, 1)  # refuses what is no file
+    with damaged(str(path)), path.open("rb") as file:
+        return file.read(2) == GZIP_MAGIC
+
+
 def opened(path: Path) -> IO[bytes]:
     """Open a file for reading at any place; a gzip file is unpacked into a nameless one first.
 
@@ -74,12 +87,10 @@ def opened(path: Path) -> IO[bytes]:
     TraceError
         It cannot be read, is damaged, or claims too much.
     """
-    read_bytes(path, 1)  # refuses what is no file
+    is_gzip = is_packed(path)
     with damaged(str(path)):
         plain = path.open("rb")
-        is_packed = plain.read(2) == GZIP_MAGIC
-        plain.seek(0)
-    if not is_packed:
+    if not is_gzip:
         return plain
     try:
         with plain, gzip.open(plain) as unpacked:

@@ -30,7 +30,6 @@ from tracekit.trace.chunks import Routings
 from tracekit.trace.facts import SLOT_ORDERS
 from tracekit.trace.schema import DECODE
 
-UNKNOWN = -1
 # Values of a block, over all its arrays.
 BLOCK_VALUES = 1 << 20
 NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
@@ -239,7 +238,10 @@ class ArrayRun:
         return order
 
     def _sizes(self, layers: LayerAxis) -> list[dict[str, int]]:
-        """Return the sizes of experts: one for all, one a layer of the axis or of the model."""
+        """Return the sizes of experts: one for all, one a layer of the axis or of the model.
+
+        0 or less: that of the layer is not known.
+        """
         if not self._has("expert_bytes"):
             return []
         sizes = self._integers("expert_bytes")
@@ -255,7 +257,7 @@ class ArrayRun:
                 "are; give one for each."
             )
         pairs = zip(layers.numbers.tolist(), found.tolist(), strict=True)
-        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs if size != UNKNOWN]
+        return [{"layer": layer, "expert_bytes": size} for layer, size in pairs if size > 0]
 
     # ---- blocks ----------------------------------------------------------------------------
 

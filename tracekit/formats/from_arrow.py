@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tracekit.formats.archives import damaged
 from tracekit.formats.grouping import LineOf, Rows
-from tracekit.formats.names import MEANT, OF_SLOTS, WORDS, Named
+from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, Named
 from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
 from tracekit.trace.columns import to_numpy
@@ -181,7 +181,7 @@ class ArrowRows:
             wrong = codes < 0
         if wrong.any():
             raise TraceError(
-                f"{self.line_of(first + int(wrong.argmax()))}: {called} is not {MEANT[name]}; "
+                f"{self.line_of(first + int(wrong.argmax()))}: {called} is {NEITHER[name]}; "
                 "correct it."
             )
         return codes.astype(np.uint8)

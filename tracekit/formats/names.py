@@ -73,12 +73,12 @@ WORDS: Mapping[str, Mapping[str, int]] = {
     "dropped": _NO_OR_YES,
     "kept": _NO_OR_YES,
 }
-# What such a column says, for sentences.
-MEANT = {
-    "phase": "prefill or decode (or prompt or generated, 0 or 1)",
-    "residency": "miss, hit or prefetched (or 0, 1 or 2)",
-    "dropped": "true or false (or 1 or 0)",
-    "kept": "true or false (or 1 or 0)",
+# What a wrong value of such a column is, for sentences.
+NEITHER = {
+    "phase": "neither prefill nor decode (nor prompt or generated, 0 or 1)",
+    "residency": "neither miss, hit nor prefetched (nor 0, 1 or 2)",
+    "dropped": "neither true nor false (nor 1 or 0)",
+    "kept": "neither true nor false (nor 1 or 0)",
 }
 
 

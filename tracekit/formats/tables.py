@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from tracekit.formats.lines import Lines
-from tracekit.formats.names import MEANT, WORDS, Named, named
+from tracekit.formats.names import NEITHER, WORDS, Named, named
 from tracekit.formats.source import Source
 from tracekit.trace import TraceError
 
@@ -133,7 +133,7 @@ class CsvTable:
             if name in _NULLABLE and value.strip() in UNKNOWN_WORDS:
                 continue
             if name in WORDS and value.strip().lower() not in WORDS[name]:
-                return f", column {column}: {value[:40]!r} is not {MEANT[name]}"
+                return f", column {column}: {value[:40]!r} is {NEITHER[name]}"
             if kind is None or pa.types.is_dictionary(kind):
                 continue
             if kind == pa.float32():

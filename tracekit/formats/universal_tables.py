@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracekit.formats.archives import damaged, parquet_file
+from tracekit.formats.archives import damaged, is_packed, parquet_file
 from tracekit.formats.format import Format, register
 from tracekit.formats.from_arrow import ArrowRows
 from tracekit.formats.given import File, Given
@@ -20,6 +20,7 @@ from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
 from tracekit.formats.tables import CsvTable, header_of
 from tracekit.trace import TraceError
+from tracekit.trace.rows import FileRows
 
 REQUIRED = ("layer", "token", "experts")
 BATCH_ROWS = 1 << 18
@@ -81,6 +82,8 @@ def row_source(name: str, rows: Iterator[Rows], arrow: ArrowRows, options: Impor
 def _parquet_source(path: Path, options: ImportOptions) -> Source:
     with parquet_file(path) as table:
         names = named(table.schema_arrow.names)
+    if not is_packed(path):  # by gzip; what that unpacks to is limited, too
+        FileRows(path).measure(list(names.found.values()))
     arrow = ArrowRows(str(path), names, lambda row: f"{path}, row {row}")
 
     def rows() -> Iterator[Rows]:

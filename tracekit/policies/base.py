@@ -63,7 +63,7 @@ class Batches:
     phase : uint8 [B]
         0 prefill, 1 decode.
     expert_bytes : int64 [L]
-        Size of one expert of each MoE layer.
+        Size of one expert of each MoE layer; 1 where `sized` is False.
     layer_ids : int16 [L]
         The model's own number of each MoE layer.
     n_expert, top_k : int
@@ -72,6 +72,8 @@ class Batches:
         Only given to a policy that is ``lossy``.
     guesses : Guesses or None
         Only given to a policy that ``needs_predictor``.
+    sized : bool
+        Whether the sizes of experts are known; if not, all are taken for equal.
     bypass : bool
         The engine may drop at once what a batch has just used, since it stages what it reads in a
         scratch buffer that is not charged to the cache. Only set for a policy that ``can_bypass``.
@@ -92,6 +94,7 @@ class Batches:
     weights: np.ndarray | None = None
     guesses: Guesses | None = None
     bypass: bool = False
+    sized: bool = True
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -263,6 +266,9 @@ class Policy(ABC):
         It reads experts before they are looked up.
     lossy : bool
         It changes what the model computes, and is given ``batches.weights``.
+    needs_rank : bool
+        It goes by which slot of a routing is the heaviest, and is left out where a trace does not
+        know that.
     in_shares : bool
         Each MoE layer keeps to an equal share of the budget, so that all of them may overrun it.
         Any other policy keeps to the budget, or to the last batch where that is larger. Under
@@ -286,6 +292,7 @@ class Policy(ABC):
     needs_predictor: ClassVar[bool] = False
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
+    needs_rank: ClassVar[bool] = False
     in_shares: ClassVar[bool] = False
     can_bypass: ClassVar[bool] = False
     gives_limits: ClassVar[bool] = False

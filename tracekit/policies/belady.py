@@ -4,7 +4,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.cells import cells_of
+from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.positions import add, discard, empty_set, holds, largest
 
 
@@ -28,25 +28,20 @@ class Belady(Policy):
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Cell]:
-        def run(cell: Cell, hit: np.ndarray) -> Cell:
-            _belady(
-                batches.keys,
-                batches.admit_rank,
-                batches.batch_start,
-                batches.layer,
-                batches.next_use,
-                batches.layer_of_lookup,
-                batches.expert_bytes,
-                batches.n_expert,
-                cell.budget_bytes,
-                batches.bypass,
-                cell.hits,
-                cell.resident_bytes,
-                hit,
-            )
-            return cell
-
-        return cells_of(batches, budgets, per_lookup, run)
+        return cells_of_kernel(
+            batches,
+            budgets,
+            per_lookup,
+            _belady,
+            batches.keys,
+            batches.admit_rank,
+            batches.batch_start,
+            batches.layer,
+            batches.next_use,
+            batches.layer_of_lookup,
+            batches.expert_bytes,
+            batches.n_expert,
+        )
 
 
 # The resident entries are a set of numbers: the positions in the trace of their next uses. A lookup

@@ -5,6 +5,7 @@ policy.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -38,3 +39,30 @@ def cells_of(
         blank = Cell(budget, hits, resident_bytes, hit=hit if per_lookup else None)
         cells.append(run(blank, hit))
     return cells
+
+
+def cells_of_kernel(
+    batches: Batches,
+    budgets: np.ndarray,
+    per_lookup: bool,
+    kernel: Callable[..., None],
+    *inputs: Any,
+) -> list[Cell]:
+    """Return a cell for each of `budgets`, in their order, filled by a kernel without counters.
+
+    Parameters
+    ----------
+    batches, budgets, per_lookup
+        As for `cells_of`.
+    kernel : callable
+        Called as ``kernel(*inputs, budget, bypass, hits, resident, hit)``: a budget in bytes,
+        ``batches.bypass``, and the three arrays to fill.
+    *inputs
+        What the kernel reads, the same for every budget.
+    """
+
+    def run(cell: Cell, hit: np.ndarray) -> Cell:
+        kernel(*inputs, cell.budget_bytes, batches.bypass, cell.hits, cell.resident_bytes, hit)
+        return cell
+
+    return cells_of(batches, budgets, per_lookup, run)

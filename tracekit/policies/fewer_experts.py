@@ -48,6 +48,7 @@ class FewerExperts(Policy):
     summary = "LRU over each decoded token's first k' experts only (changes the output)"
     Params = FewerExpertsParams
     lossy = True
+    needs_rank = True
     can_bypass = True
     counters = LOSSY_COUNTERS
     legend = (LOSSY_LEGEND,)

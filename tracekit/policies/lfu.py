@@ -4,7 +4,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.cells import cells_of
+from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 
 
@@ -27,21 +27,16 @@ class LFU(Policy):
     ) -> list[Cell]:
         most_touches = int(np.bincount(batches.layer, minlength=1).max())
 
-        def run(cell: Cell, hit: np.ndarray) -> Cell:
-            _lfu(
-                batches.keys,
-                batches.batch_start,
-                batches.key_bytes,
-                most_touches,
-                cell.budget_bytes,
-                batches.bypass,
-                cell.hits,
-                cell.resident_bytes,
-                hit,
-            )
-            return cell
-
-        return cells_of(batches, budgets, per_lookup, run)
+        return cells_of_kernel(
+            batches,
+            budgets,
+            per_lookup,
+            _lfu,
+            batches.keys,
+            batches.batch_start,
+            batches.key_bytes,
+            most_touches,
+        )
 
 
 # One list for each number of touches, in the order of last touch: the victim is the first entry of

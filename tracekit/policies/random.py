@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.cells import cells_of
+from tracekit.policies.cells import cells_of_kernel
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,16 @@ class Random(Policy):
     ) -> list[Cell]:
         (state,) = np.random.SeedSequence(self.params.seed).generate_state(1, np.uint64)
 
-        def run(cell: Cell, hit: np.ndarray) -> Cell:
-            _random(
-                batches.keys,
-                batches.batch_start,
-                batches.key_bytes,
-                cell.budget_bytes,
-                batches.bypass,
-                state | np.uint64(1),  # the generator must not start at 0
-                cell.hits,
-                cell.resident_bytes,
-                hit,
-            )
-            return cell
-
-        return cells_of(batches, budgets, per_lookup, run)
+        return cells_of_kernel(
+            batches,
+            budgets,
+            per_lookup,
+            _random,
+            batches.keys,
+            batches.batch_start,
+            batches.key_bytes,
+            state | np.uint64(1),  # the generator must not start at 0
+        )
 
 
 # The residents are in one array in any order, except that the entries of the batch are at its end.
@@ -72,9 +67,9 @@ def _random(
     keys: np.ndarray,
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
+    state: np.uint64,
     budget: int,
     bypass: bool,
-    state: np.uint64,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,

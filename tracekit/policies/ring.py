@@ -4,7 +4,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.cells import cells_of
+from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 
 
@@ -41,22 +41,17 @@ class Ring(Policy):
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Cell]:
-        def run(cell: Cell, hit: np.ndarray) -> Cell:
-            _ring(
-                batches.keys,
-                batches.batch_start,
-                batches.layer,
-                batches.expert_bytes,
-                batches.n_expert,
-                cell.budget_bytes,
-                batches.bypass,
-                cell.hits,
-                cell.resident_bytes,
-                hit,
-            )
-            return cell
-
-        return cells_of(batches, budgets, per_lookup, run)
+        return cells_of_kernel(
+            batches,
+            budgets,
+            per_lookup,
+            _ring,
+            batches.keys,
+            batches.batch_start,
+            batches.layer,
+            batches.expert_bytes,
+            batches.n_expert,
+        )
 
 
 # Each layer has its residents in a list of its own in the order of last touch, so only the first

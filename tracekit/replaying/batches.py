@@ -8,7 +8,9 @@ from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
 
 
-def build_batches(trace: Trace, weights: bool = False, bypass: bool = False) -> Batches:
+def build_batches(
+    trace: Trace, weights: bool = False, bypass: bool = False, equal_sizes: bool = False
+) -> Batches:
     """Group the routings of `trace` into batches: one per pass and layer, in the order they ran.
 
     Of each batch every distinct expert stands once. A routing recorded as dropped is left out, as
@@ -21,6 +23,8 @@ def build_batches(trace: Trace, weights: bool = False, bypass: bool = False) -> 
         Fill `Batches.weights` too.
     bypass : bool
         `Batches.bypass`.
+    equal_sizes : bool
+        Take all experts for equal if the trace gives no size of any; see `Batches.sized`.
 
     Raises
     ------
@@ -30,6 +34,8 @@ def build_batches(trace: Trace, weights: bool = False, bypass: bool = False) -> 
     """
     if len(trace.moe_layers) == 0:
         raise TraceError(f"{trace.name} has no layer with experts, so there is nothing to replay.")
+    sized = not equal_sizes or bool((trace.layer_columns["expert_bytes"] >= 0).any())
+    sizes = trace.expert_bytes if sized else np.ones(len(trace.moe_layers), np.int64)
     columns = ["turn", "pass", "phase", "step", "layer", "experts"]
     if trace.has("dropped"):
         columns.append("dropped")
@@ -81,7 +87,8 @@ def build_batches(trace: Trace, weights: bool = False, bypass: bool = False) -> 
         pass_id=pass_id[first_row],
         step=routing["step"][last_row],
         phase=phase,
-        expert_bytes=trace.expert_bytes,
+        expert_bytes=sizes,
+        sized=sized,
         layer_ids=trace.moe_layers,
         n_expert=n_expert,
         top_k=trace.top_k,

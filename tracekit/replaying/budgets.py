@@ -9,7 +9,7 @@ import numpy as np
 from tracekit.arguments import as_list
 from tracekit.figures import MIB
 from tracekit.policies.base import Batches
-from tracekit.trace.errors import UsageError
+from tracekit.trace.errors import MissingDataError, UsageError
 
 DEFAULT_FRACTIONS = (0.1, 0.25, 0.5)
 _MOST_BYTES = 2**62
@@ -48,7 +48,17 @@ def budgets_in_bytes(
     ------
     UsageError
         A size is negative, not finite or not a number.
+    MissingDataError
+        A size is given in MiB or bytes, and those of the experts are not known.
     """
+    if not batches.sized:
+        if cache_mib is not None or cache_bytes is not None:
+            raise MissingDataError(
+                "A cache has no size in MiB, since the trace does not say how many bytes an expert "
+                "has; give --cache-fraction, or the sizes: `tracekit import` takes --model PATH or "
+                "--expert-mib M."
+            )
+        recorded = None
     sizes = [
         _checked_size("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _given(cache_mib)
     ]

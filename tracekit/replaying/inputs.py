@@ -11,6 +11,11 @@ from tracekit.trace.schema import DECODE
 # Below this share of tokens with a guess a reader must know; prev-token has none for a turn's first.
 _LEAST_GUESSED = 0.75
 
+_ORDERS = {
+    "sorted": "the order of the expert ids",
+    "unknown": "an order that its source does not say",
+}
+
 # Batches with the guesses of a predictor, by its name and horizon.
 Shared = dict[tuple[str, int], Batches]
 
@@ -87,9 +92,15 @@ def inputs_of(
         The policy needs a predictor, and its parameters do not name one; or the replay is one with
         `bypass`, and the policy has no meaning there.
     MissingDataError
-        The trace lacks a column that the predictor needs, or the policy leaves experts out and the
-        trace has decode passes of several tokens.
+        The trace lacks a column that the predictor needs, or it does not know the rank of the slots
+        and the policy goes by it. Or the policy leaves experts out and the trace has decode passes
+        of several tokens.
     """
+    if policy.needs_rank and trace.facts.slot_order != "ranked":
+        raise MissingDataError(
+            f"{policy.name} goes by the rank of the slots, and {trace.name} has them in "
+            f"{_ORDERS[trace.facts.slot_order]}; weights would rank them."
+        )
     if batches.bypass and not policy.can_bypass:
         raise NoMeaningError(
             f"{policy.name} does not say what it does where an engine may drop at once what it has "

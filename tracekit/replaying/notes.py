@@ -4,19 +4,26 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.figures import MIB, joined
+from tracekit.figures import MIB, joined, percent
 from tracekit.policies.base import Batches
 from tracekit.replaying.rows import Row
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, PREFILL
 
+EQUAL = (
+    "The trace does not say how many bytes an expert has: all are taken for equal, and nothing is said "
+    "in MiB. `tracekit import` takes the sizes, with --model PATH or --expert-mib M."
+)
+
 
 def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
     """Return the sentences that a reader of `rows` needs."""
     bypass = [_scratch(batches)] if batches.bypass and len(batches) else []
-    cycle = _mib(batches.token_cycle_bytes)
     under = [row for row in rows if row.under_token_cycle]
-    sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle} MiB"
+    cycle = f"{_mib(batches.token_cycle_bytes)} MiB"
+    if not batches.sized:
+        cycle = f"{_percent(batches.token_cycle_bytes / batches.bank_bytes)} of all experts"
+    sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle}"
     if not under:
         sentences = [f"{sentence}; no budget is under it."]
     else:
@@ -36,11 +43,16 @@ def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
             f"{policy} held more than its budget while decoding at {_sizes(over)}; "
             "its hit rates there do not compare with those of policies that kept to theirs."
         )
-    return [*bypass, *sentences]
+    return [*([] if batches.sized else [EQUAL]), *bypass, *sentences]
 
 
 def _scratch(batches: Batches) -> str:
     """Say how large the scratch buffer is that is not charged to the cache."""
+    if not batches.sized:
+        return (
+            "The engine may drop at once what it has just used. Its scratch buffer is not charged to "
+            "the cache."
+        )
     load = batches.lookups * batches.expert_bytes[batches.layer]
     decode, prefill = (load[batches.phase == phase].max(initial=0) for phase in (DECODE, PREFILL))
     parts = [
@@ -52,6 +64,17 @@ def _scratch(batches: Batches) -> str:
         "The engine may drop at once what it has just used. Its scratch buffer is not charged to the "
         f"cache; the largest load that it may have to hold is {joined(parts)}."
     )
+
+
+def unranked(trace: Trace) -> list[str]:
+    """Say that the order of a routing's experts is not that of their weights, where it is not."""
+    if trace.facts.slot_order == "ranked":
+        return []
+    return [
+        "Which expert of a routing is the heaviest is not known: where their order matters (which of "
+        "a token's experts was touched last, which guess is read ahead first), that of the slots is "
+        "taken."
+    ]
 
 
 def other_cache_than_recorded(
@@ -71,7 +94,14 @@ def other_cache_than_recorded(
 
 
 def _sizes(rows: Sequence[Row]) -> str:
-    return f"{joined(list(dict.fromkeys(_mib(row.cache_bytes) for row in rows)))} MiB"
+    if rows[0].cache_bytes is None:
+        shares = dict.fromkeys(_percent(row.cache_fraction) for row in rows)
+        return f"{joined(list(shares))} of all experts"
+    return f"{joined(list(dict.fromkeys(_mib(row.budget) for row in rows)))} MiB"
+
+
+def _percent(share: float) -> str:
+    return f"{percent(share)} %"
 
 
 def _mib(n_bytes: int) -> str:

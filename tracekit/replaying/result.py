@@ -23,7 +23,10 @@ _NULLABLE_TYPES = {
     Unit.FLAG: "boolean",
     Unit.FRACTION: "float64",
     Unit.MS: "float64",
+    Unit.MIB: "float64",
 }
+# Null only in a result without any size.
+_SIZES = ("cache_bytes", "cache_mib")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +96,7 @@ class ReplayResult:
                     "params": row.params,
                     "cache_bytes": row.cache_bytes,
                     "cache_mib": row.cache_mib,
+                    "cache_fraction": row.cache_fraction,
                     **asdict(layer),
                 }
                 for row, label in zip(self.rows, labels_of(self.rows), strict=True)
@@ -141,5 +145,9 @@ def _frame(rows: Sequence[Mapping[str, Any]], columns: Iterable[Figure]) -> "pd.
     import pandas as pd
 
     frame = pd.DataFrame(rows)
-    types = {f.name: _NULLABLE_TYPES[f.unit] for f in columns if f.nullable and f.name in frame}
+    types = {
+        f.name: _NULLABLE_TYPES[f.unit]
+        for f in columns
+        if f.nullable and f.name in frame and (f.name not in _SIZES or frame[f.name].isna().any())
+    }
     return frame.astype(types)

@@ -1,6 +1,6 @@
 """From a cell to a row of the result: totals, rates, peaks, layers, a policy's own counters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
@@ -25,8 +25,14 @@ class Identity:
 
     policy: Annotated[str, Declared(Unit.NAME, "the policy's name")]
     params: Annotated[Mapping[str, Any], Declared(Unit.MAPPING, "the policy's parameters, by name")]
-    cache_bytes: Annotated[int, Declared(Unit.BYTES, "the cache budget")]
-    cache_mib: Annotated[float, Declared(Unit.MIB, "the cache budget")]
+    cache_bytes: Annotated[
+        int | None,
+        Declared(Unit.BYTES, "the cache budget; null where sizes of experts are not known"),
+    ]
+    cache_mib: Annotated[float | None, Declared(Unit.MIB, "the cache budget")]
+    cache_fraction: Annotated[
+        float, Declared(Unit.FRACTION, "the cache budget as a share of all experts")
+    ]
     under_token_cycle: Annotated[
         bool, Declared(Unit.FLAG, "the budget is smaller than one token cycle")
     ]
@@ -84,6 +90,8 @@ class Row(Totals, Identity):
     ----------
     replayed : Policy
         The policy itself: its kind, and the declarations of its counters.
+    budget : int
+        The cache budget in bytes; in experts where their sizes are not known.
     counters : mapping of str to int, float or None
         The policy's own totals.
     kept_to_budget : bool
@@ -114,6 +122,7 @@ class Row(Totals, Identity):
         Declared(Unit.FLAG, "the peak after the first decoded token was above the budget"),
     ]
     replayed: Policy = field(repr=False)
+    budget: int
     counters: Mapping[str, int | float | None] = field(default_factory=dict)
     kept_to_budget: bool = True
     kept_to_budget_decode: bool = True
@@ -158,6 +167,17 @@ class Row(Totals, Identity):
             gap_to_bound_decode=_difference(limit.hit_rate_decode, self.hit_rate_decode),
         )
 
+    def without_bytes(self) -> "Row":
+        """Return this row with no figure in bytes: the sizes of experts are not known."""
+        of_bytes = {figure.name for figure in self.counter_figures if figure.unit is Unit.BYTES}
+        return replace(
+            self,
+            **_no_bytes(COLUMNS),
+            counters={n: None if n in of_bytes else v for n, v in self.counters.items()},
+            layers=self.layers
+            and tuple(replace(layer, **_no_bytes(LAYER_COLUMNS)) for layer in self.layers),
+        )
+
     def to_record(self) -> dict[str, Any]:
         """Return the figures as JSON has them, without those of the layers."""
         record = {figure.name: getattr(self, figure.name) for figure in RECORD}
@@ -169,6 +189,12 @@ class Row(Totals, Identity):
 
 COLUMNS = columns_of(Row)
 LAYER_COLUMNS = columns_of(LayerRow)
+
+
+def _no_bytes(columns: Sequence[Figure]) -> dict[str, Any]:
+    return {each.name: None for each in columns if each.unit in (Unit.BYTES, Unit.MIB)}
+
+
 # What every record has; the time that flash is busy only where a rate was given.
 RECORD = tuple(figure for figure in COLUMNS if figure.unit is not Unit.MS)
 
@@ -260,6 +286,8 @@ def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:
         "params": asdict(policy.params),
         "cache_bytes": budget,
         "cache_mib": budget / MIB,
+        "cache_fraction": budget / batches.bank_bytes if batches.bank_bytes else 0.0,
+        "budget": budget,
         "under_token_cycle": budget < batches.token_cycle_bytes,
         "bypass": batches.bypass,
     }

@@ -16,13 +16,14 @@ from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.inputs import Runnable, runnable
-from tracekit.replaying.notes import notes, other_cache_than_recorded
+from tracekit.replaying.notes import notes, other_cache_than_recorded, unranked
 from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
 from tracekit.replaying.validate import recorded_residency
 from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, UsageError
+from tracekit.trace.errors import MissingDataError
 
 DEFAULT_POLICIES = ("lru", "belady", "bound")
 # Cells in flight hold 12 bytes a batch each; budgets in one task share a pass where a policy can.
@@ -62,7 +63,9 @@ def replay(
         instances. A policy is left out if its predictor cannot run on this trace; a note says so.
     cache_mib, cache_fraction, cache_bytes : number or sequence of numbers, optional
         Budgets in MiB, as fractions of the expert bank, in bytes; 0 is legal. By default the budget
-        the engine ran with, or 10, 25 and 50 % of the bank if the trace does not carry it.
+        the engine ran with, or 10, 25 and 50 % of the bank if the trace does not carry it. Of a
+        trace that gives no size of experts all are taken for equal, only fractions can be given,
+        and no figure is in bytes.
     params : mapping, optional
         ``{"random.seed": 3}`` or, for a result at each, ``{"random.seed": [1, 2, 3]}``.
     seed : int
@@ -95,9 +98,10 @@ def replay(
         A policy or parameter is unknown, a number is out of its range, or there is nothing to
         validate against.
     TraceError
-        The size of a layer's experts is not known.
+        The sizes of only some layers' experts are known.
     MissingDataError
-        No policy can run on this trace.
+        No policy can run on this trace. Or a size in MiB or bytes, or a rate of flash, is given, and
+        the sizes of experts are not known.
     """
     seed = whole("seed", seed, 0)
     jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
@@ -105,7 +109,13 @@ def replay(
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     loaded = load_policies(policies, params, seed)
     trace = verified(trace)
-    batches = build_batches(trace, any(policy.lossy for policy in loaded), bool(bypass))
+    lossy = any(policy.lossy for policy in loaded)
+    batches = build_batches(trace, lossy, bool(bypass), equal_sizes=True)
+    if flash_mib_s is not None and not batches.sized:
+        raise MissingDataError(
+            "How long flash is busy cannot be said, since the trace does not say how many bytes an "
+            "expert has; `tracekit import` takes --model PATH or --expert-mib M."
+        )
     recorded = recorded_residency(trace, batches) if validate else None
     no_budget_given = cache_mib is None and cache_fraction is None and cache_bytes is None
     if validate and no_budget_given and trace.budget_bytes is None:
@@ -143,13 +153,16 @@ def replay(
     n_passes = n_decode_passes(trace)
     if flash_mib_s is not None:
         rows = [_with_flash_time(row, trace.n_decoded, n_passes, flash_mib_s) for row in rows]
+    if not batches.sized:
+        rows = [row.without_bytes() for row in rows]
     config = {
         "policies": list(dict.fromkeys(run.policy.name for run in chosen)),
-        "bank_bytes": batches.bank_bytes,
-        "token_cycle_bytes": batches.token_cycle_bytes,
+        "bank_bytes": batches.bank_bytes if batches.sized else None,
+        "token_cycle_bytes": batches.token_cycle_bytes if batches.sized else None,
         "tokens_decode": trace.n_decoded,
         "passes_decode": n_passes,
-        "cache_bytes": budgets.tolist(),
+        "cache_bytes": budgets.tolist() if batches.sized else None,
+        "cache_fraction": [float(budget) / max(1, batches.bank_bytes) for budget in budgets],
         "seed": seed,
         "bypass": batches.bypass,
         "per_layer": per_layer,
@@ -159,7 +172,7 @@ def replay(
     return ReplayResult(
         rows=rows,
         config=config,
-        notes=[*trace.warnings, *left_out, *notes(batches, rows)],
+        notes=[*trace.warnings, *left_out, *notes(batches, rows), *unranked(trace)],
         trace=trace,
     )
 

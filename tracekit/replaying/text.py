@@ -51,7 +51,7 @@ def replay_parts(
 
 
 def _budget(each: Labelled) -> int:
-    return each.row.cache_bytes
+    return each.row.budget
 
 
 def _head(trace: Trace, rows: Sequence[Row]) -> str:
@@ -64,9 +64,7 @@ def _head(trace: Trace, rows: Sequence[Row]) -> str:
             f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
             f"× {trace.n_expert} experts, {trace.top_k} used per token and layer"
         ),
-        f"expert bank {mib(trace.bank_bytes)} MiB, "
-        f"token cycle {mib(trace.token_cycle_bytes)} MiB, "
-        f"{tokens}",
+        f"{_sizes(trace, rows)}, {tokens}",
     ]
     if not _lookups_differ(rows):
         first = rows[0]
@@ -77,6 +75,14 @@ def _head(trace: Trace, rows: Sequence[Row]) -> str:
             "reads into is not charged to the cache"
         )
     return "\n".join(lines)
+
+
+def _sizes(trace: Trace, rows: Sequence[Row]) -> str:
+    if rows[0].cache_bytes is None:
+        return f"{len(trace.moe_layers) * trace.n_expert} experts of unknown size, taken for equal"
+    return (
+        f"expert bank {mib(trace.bank_bytes)} MiB, token cycle {mib(trace.token_cycle_bytes)} MiB"
+    )
 
 
 def _lookups_differ(rows: Sequence[Row]) -> bool:
@@ -93,11 +99,19 @@ def _at_least(row: Row, text: str) -> str:
 
 def _cache(each: Labelled) -> str:
     mark = UNDER_CYCLE if each.row.under_token_cycle else " "
-    return budget_mib(each.row.cache_bytes) + mark
+    return _budget_mib(each.row.cache_bytes) + mark
+
+
+def _budget_mib(cache_bytes: int | None) -> str:
+    return NONE if cache_bytes is None else budget_mib(cache_bytes)
 
 
 def _marked(text: str, over: bool | None) -> str:
     return text + (OVER_BUDGET if over else " ")
+
+
+def _share_column() -> Column[Labelled]:
+    return Column("cache\n% of\nbank", lambda each: percent(each.row.cache_fraction))
 
 
 def _label_column() -> Column[Labelled]:
@@ -105,7 +119,7 @@ def _label_column() -> Column[Labelled]:
 
 
 def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Table[Labelled]:
-    tokens, passes, bank = trace.n_decoded, n_decode_passes(trace), trace.bank_bytes
+    tokens, passes = trace.n_decoded, n_decode_passes(trace)
     rows = [each.row for each in labelled]
 
     def read_per(count: int) -> Callable[[Labelled], str]:
@@ -115,13 +129,10 @@ def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Ta
 
         return shown
 
-    def share_of_bank(each: Labelled) -> str:
-        return percent(each.row.cache_bytes / bank if bank else None)
-
     columns: list[Column[Labelled]] = [
         _label_column(),
         Column("cache\nMiB ", _cache),
-        Column("cache\n% of\nbank", share_of_bank),
+        _share_column(),
         Column("decode\nhit rate\n%", lambda e: _at_most(e.row, percent(e.row.hit_rate_decode))),
         *_above_lru(rows),
         Column(
@@ -168,12 +179,12 @@ def _flash(with_passes: bool) -> list[Column[Labelled]]:
 
 def _above_lru(rows: Sequence[Row]) -> list[Column[Labelled]]:
     """Return a column of decode hit rates less those of LRU, if it was replayed beside others."""
-    of_lru = {row.cache_bytes: row.hit_rate_decode for row in rows if row.policy == "lru"}
+    of_lru = {row.budget: row.hit_rate_decode for row in rows if row.policy == "lru"}
     if not of_lru or all(row.policy == "lru" or row.is_bound for row in rows):
         return []
 
     def points(row: Row) -> str:
-        rate, base = row.hit_rate_decode, of_lru.get(row.cache_bytes)
+        rate, base = row.hit_rate_decode, of_lru.get(row.budget)
         if row.policy == "lru" or not row.compares_with_lru or rate is None or base is None:
             return NONE
         text = f"{100 * (rate - base):+.2f}"
@@ -209,6 +220,7 @@ def _counters(labelled: Sequence[Labelled]) -> list[Table[Labelled]]:
         Table(
             [
                 _label_column(),
+                *([_share_column()] if same[0].row.cache_bytes is None else []),
                 Column("cache\nMiB ", _cache),
                 *(_counter(figure) for figure in figures),
             ],
@@ -224,15 +236,21 @@ def _counter(figure: Figure) -> Column[Labelled]:
 
 def _layers(labelled: Sequence[Labelled]) -> list[Table[Layers]]:
     tables = []
-    for cache_bytes in dict.fromkeys(map(_budget, labelled)):
-        here = [e for e in labelled if _budget(e) == cache_bytes and not e.row.is_bound]
+    for budget in dict.fromkeys(map(_budget, labelled)):
+        here = [e for e in labelled if _budget(e) == budget and not e.row.is_bound]
         by_layer = list(zip(*(each.row.layers or () for each in here), strict=True))
         columns = [Column[Layers]("layer", lambda layers: str(layers[0].layer))]
         columns += [_rate_of_layer(each.label, i) for i, each in enumerate(here)]
-        title = f"decode hit rate of each layer, %, at a cache of {budget_mib(cache_bytes)} MiB"
         if here:
+            title = f"decode hit rate of each layer, %, at a cache of {_size(here[0].row)}"
             tables.append(Table(columns, by_layer, title=title))
     return tables
+
+
+def _size(row: Row) -> str:
+    if row.cache_bytes is None:
+        return f"{percent(row.cache_fraction)} % of all experts"
+    return f"{budget_mib(row.cache_bytes)} MiB"
 
 
 def _rate_of_layer(label: str, place: int) -> Column[Layers]:

@@ -107,11 +107,11 @@ class Cache:
     @property
     def at_main(self) -> dict[str, Row]:
         """The figures at the budget that the headline is about, by policy."""
-        return {row.policy: row for row in self.rows if row.cache_bytes == self.main}
+        return {row.policy: row for row in self.rows if row.budget == self.main}
 
     def by_main_first(self) -> list[Row]:
         """Return the rows of the main budget, then the others."""
-        return sorted(self.rows, key=lambda row: row.cache_bytes != self.main)
+        return sorted(self.rows, key=lambda row: row.budget != self.main)
 
 
 def replay_table(
@@ -154,7 +154,7 @@ def replay_table(
 
 
 def _budget_of(row: Row) -> int:
-    return row.cache_bytes
+    return row.budget
 
 
 def _about(trace: Trace, budget: int) -> str:
@@ -242,11 +242,11 @@ def _replayed_views(
     for row in runs:
         policy = row.replayed
         inputs = inputs_of(policy, trace, batches, shared=shared)
-        (cell,) = simulate(policy, inputs, np.array([row.cache_bytes], np.int64), per_lookup=True)
+        (cell,) = simulate(policy, inputs, np.array([row.budget], np.int64), per_lookup=True)
         if not isinstance(cell, Cell) or cell.hit is None:
             raise UsageError(
                 f"Policy {policy.name!r} does not say which lookups hit, as the report shows them; "
                 "leave it out."
             )
         name = f"{policy.name} {_params(policy)}".rstrip()
-        yield replayed_view(lookups, cell.hit, name, f"{name}, {mib(row.cache_bytes)}")
+        yield replayed_view(lookups, cell.hit, name, f"{name}, {mib(row.budget)}")

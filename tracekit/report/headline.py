@@ -30,7 +30,7 @@ def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[Larg
         found.append(LargeFigure("One token cycle", mib(trace.token_cycle_bytes), note))
     lru, bound = cache.at_main.get("lru"), cache.at_main.get("bound")
     if lru is not None:
-        note = f"with {mib(lru.cache_bytes)} of cache"
+        note = f"with {mib(lru.budget)} of cache"
         found.append(LargeFigure("LRU hit rate, decode", percent(lru.hit_rate_decode), note))
     if bound is not None:
         note = "decode, at the same budget"
@@ -56,7 +56,7 @@ def _of_cache(trace: Trace, cache: Cache) -> list[str]:
     lru = cache.at_main.get("lru")
     if lru is None or lru.hit_rate_decode is None:
         return []
-    budget = lru.cache_bytes
+    budget = lru.budget
     which = "the recorded budget" if budget == trace.budget_bytes else "a budget"
     text = (
         f"With {which} of {mib(budget)}, {percent(budget / trace.bank_bytes)} of all experts and "

@@ -70,7 +70,7 @@ def _lines(trace: _Described) -> Iterator[tuple[str, str]]:
         yield "expert bank", _mib(trace.bank_bytes)
         yield "token cycle", f"{_mib(trace.token_cycle_bytes)} (what one token touches)"
     except TraceError:  # the size of some expert is not given
-        yield "expert bank", "sizes unknown, so a cache cannot be replayed"
+        yield "expert bank", "sizes unknown"
     if trace.budget_bytes is not None:
         yield "recorded cache", _mib(trace.budget_bytes)
     yield "carries", ", ".join(["experts", *(name for name in OPTIONAL if trace.has(name))])

@@ -62,7 +62,8 @@ class LayerTable:
             layer = layers[sizes.index(-1)]
             raise TraceError(
                 f"{self._name} does not say how many bytes an expert of layer {layer} has "
-                "(expert_bytes), so a cache cannot be replayed; add the size to its layers."
+                "(expert_bytes), so nothing can be said in MiB; add it: `tracekit import` takes "
+                "--model PATH or --expert-mib M."
             )
         return np.array(sizes, dtype=np.int64)
 

@@ -132,7 +132,7 @@ class FileRows:
         self._measured: set[str] = set()
         with _opened(path) as file:
             self.schema = file.schema_arrow
-            self._measure([_smallest(self.schema)])
+            self.measure([_smallest(self.schema)])
             most = _most_rows(path, self.schema)
             n_rows = file.metadata.num_rows
             if n_rows > most:
@@ -194,7 +194,7 @@ class FileRows:
         columns = list(columns)
         if start >= stop:
             return empty_table(pa.schema([self.schema.field(name) for name in columns]))
-        self._measure(columns)
+        self.measure(columns)
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop, side="left"))
         at = first
@@ -219,7 +219,7 @@ class FileRows:
         """Say whether `column` exists and is not all null; reads on until the first value."""
         if column not in self.schema.names:
             return False
-        self._measure([column])
+        self.measure([column])
         batch_rows = max(1, PROBE_BYTES // width(self.schema.field(column).type))
         for index in range(len(self._paths)):
             with _opened(self._paths[index]) as file:
@@ -228,8 +228,13 @@ class FileRows:
                         return True
         return False
 
-    def _measure(self, columns: Sequence[str]) -> None:
-        """Refuse those of `columns` whose values vary in size and open into too much."""
+    def measure(self, columns: Sequence[str]) -> None:
+        """Refuse those of `columns` whose values vary in size and open into too much.
+
+        Raises
+        ------
+        TraceError
+        """
         for name in columns:
             arrow_type = self.schema.field(name).type
             if has_width(arrow_type) or name in self._measured:
