@@ -164,9 +164,9 @@ def test_a_cut_file_is_refused_or_read_as_far_as_it_goes(name, write):
     n_warned = n_refused = 0
     line_ends = [found.end() for found in re.finditer(rb"\n", sample.rstrip())]
     sizes = {
-        *np.linspace(1, len(sample) - 1, 60).astype(int),
-        *range(len(sample) - 40, len(sample)),
-        *line_ends[-20:],
+        *np.linspace(1, len(sample) - 1, 30).astype(int),
+        *range(len(sample) - 20, len(sample)),
+        *line_ends[-10:],
     }
     for size in sorted(sizes):
         path = write(sample[:size], "cut")
@@ -371,12 +371,14 @@ def test_a_number_of_another_size_is_read_or_refused(name, number, write):
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 22))]
+)
 def test_a_mutated_sample_is_read_or_refused(name, seed, write):
     rng = random.Random(seed)
     files = SAMPLES[name].files
     refused = []
-    for _ in range(100):
+    for _ in range(50):
         if isinstance(files, dict):
             inside = rng.choice(list(files))
             path = write({**files, inside: mutate(files[inside], rng)})
@@ -384,5 +386,5 @@ def test_a_mutated_sample_is_read_or_refused(name, seed, write):
             path = write(mutate(files, rng))
         with time_limit(SECONDS):
             refused += refusals(path, SAMPLES[name].options)
-    assert len(refused) > 30
+    assert len(refused) > 12
     assert not_one_sentence(refused) == []
