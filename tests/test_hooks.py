@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cli_helpers import run
 
-from tracekit.hooks.forward import Forward, Routed
+from tracekit.hooks.forward import Forward, Routed, length_of
 from tracekit.hooks.routers import Router, routers_of
 from tracekit.hooks.rule import Given, rule_of
 from tracekit.hooks.turns import Turns
@@ -121,6 +121,11 @@ def test_a_sequence_that_has_ended_waits_for_the_others():
 def test_a_batch_that_changes_is_refused():
     with pytest.raises(TracekitError, match="went on with 1 sequences after 2"):
         passes(forward([[5], [6]], 0, **FIRST), forward([[7]], 1, **GENERATED))
+
+
+def test_a_cache_that_has_no_length_is_not_known():
+    assert length_of(SimpleNamespace(get_seq_length=lambda: 7)) == 7
+    assert length_of(SimpleNamespace()) is None
 
 
 # ---- the rule -------------------------------------------------------------------------------

@@ -146,6 +146,15 @@ def test_the_cache_says_where_an_evaluation_begins():
     assert [(each.past, each.n_tokens) for each in seen] == [(0, 16), (16, 1), (17, 1), (18, 1)]
 
 
+def test_a_generate_of_the_users_own_comes_back():
+    model = tiny("mixtral")
+    Hooks(model, routers_of(model), [].append).remove()
+    assert "generate" not in vars(model)
+    own = model.generate = lambda **how: None
+    Hooks(model, routers_of(model), [].append).remove()
+    assert model.generate is own
+
+
 def test_what_the_user_runs_is_followed(tmp_path, torch):
     """A loop of the user's own: the prompt in two parts, then tokens one by one; and again."""
     from transformers import DynamicCache

@@ -5,7 +5,6 @@ Options go in; the engine records; what it recorded and the next command to type
 
 import shlex
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +12,14 @@ import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
-from tracekit.cli.record_transformers import BACKENDS, check_backend, record_folder
+from tracekit.cli.record_transformers import (
+    BACKENDS,
+    check_backend,
+    note_what_is_left,
+    record_folder,
+)
 from tracekit.figures import MIB, counted, percent
-from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.engine import Progress, Prompt, Session, Streaming
@@ -222,7 +226,7 @@ def record(
     except KeyboardInterrupt:
         progress.clear()
         if progress.has_begun:
-            _note_what_is_left(console, output)
+            note_what_is_left(console, output)
         raise
     progress.clear()
     if printer:
@@ -302,14 +306,6 @@ def _describe_start(console: Console, session: "Session") -> None:
             f"The cache of {store.budget / MIB:,.2f} MiB is smaller than what one token touches, "
             f"{cycle / MIB:,.2f} MiB: most experts are evicted before the next token needs them."
         )
-
-
-def _note_what_is_left(console: Console, path: Path) -> None:
-    from tracekit.trace.storage import read_facts
-
-    with suppress(TracekitError):
-        if not read_facts(path).complete:
-            console.note(f"What was recorded until then is kept in {path}, marked incomplete.")
 
 
 class _TextPrinter:

@@ -6,6 +6,7 @@ Options go in; tracekit.hooks records. What was recorded goes to stderr.
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,15 +88,19 @@ def record_folder(
         if is_printed:
             print(text, flush=True)
 
-    recorded = record_transformers(
-        loaded,
-        tokenizer,
-        [turn.text or [{"role": r, "content": c} for r, c in turn.messages] for turn in turns],
-        output,
-        command=["tracekit", *sys.argv[1:]],
-        on_turn=show,
-        **how,
-    )
+    try:
+        recorded = record_transformers(
+            loaded,
+            tokenizer,
+            [turn.text or [{"role": r, "content": c} for r, c in turn.messages] for turn in turns],
+            output,
+            command=["tracekit", *sys.argv[1:]],
+            on_turn=show,
+            **how,
+        )
+    except KeyboardInterrupt:
+        note_what_is_left(console, output)
+        raise
     for warning in recorded.warnings:
         console.warn(warning)
     console.note(
@@ -103,6 +108,15 @@ def record_folder(
         f"and {recorded.n_decoded} decoded tokens; ended: {recorded.ended}."
     )
     console.note(f"Next: {shlex.join(['tracekit', 'predict', str(output)])}")
+
+
+def note_what_is_left(console: Console, path: Path) -> None:
+    """Say that an interrupted recording has left an incomplete trace, if it has."""
+    from tracekit.trace.storage import read_facts
+
+    with suppress(TracekitError):
+        if not read_facts(path).complete:
+            console.note(f"What was recorded until then is kept in {path}, marked incomplete.")
 
 
 def _load(folder: Path, threads: int | None) -> tuple[Any, Any]:

@@ -105,7 +105,9 @@ class Hooks:
         self._model = model
         self._begins = self._generates = False
         self._ends_text: frozenset[int] = frozenset()
-        model.generate = self._generate  # an attribute of this object, in place of its class's
+        self._own_generate = getattr(model, "generate", None)
+        if self._own_generate is not None:
+            model.generate = self._generate
         self._handles = [
             model.register_forward_pre_hook(self._begin, with_kwargs=True),
             model.register_forward_hook(self._end),
@@ -116,7 +118,11 @@ class Hooks:
         """Take the hooks off, and give the last evaluation if it was of a part of the model."""
         for handle in self._handles:
             handle.remove()
-        del self._model.generate
+        if self._own_generate is not None:
+            # A method of the class needs no attribute; what somebody else has put there comes back.
+            del self._model.generate
+            if self._model.generate != self._own_generate:
+                self._model.generate = self._own_generate
         self._finish()
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
@@ -128,7 +134,8 @@ class Hooks:
         given = ids if isinstance(ids, list) else [] if ids is None else [ids]
         self._ends_text = frozenset(int(each) for each in given)
         try:
-            return type(self._model).generate(self._model, *args, **kwargs)
+            assert self._own_generate is not None
+            return self._own_generate(*args, **kwargs)
         finally:
             self._begins = self._generates = False
             self._ends_text = frozenset()
@@ -149,7 +156,7 @@ class Hooks:
         forward.n_sequences, forward.n_tokens = (int(n) for n in given.shape[:2])
         forward.tokens = None if ids is None else ids.detach().cpu().numpy()
         caches = [kwargs[name] for name in CACHES if kwargs.get(name) is not None]
-        forward.past = _length(caches[0]) if caches else 0
+        forward.past = length_of(caches[0]) if caches else 0
         mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
         forward.mask = self._mask(mask, forward)
 
@@ -212,7 +219,7 @@ class Hooks:
             self._give(forward)
 
 
-def _length(cache: Any) -> int | None:
+def length_of(cache: Any) -> int | None:
     """Return the tokens in a cache; None if it cannot say, as one of linear attention only."""
     try:
         return int(cache.get_seq_length())
