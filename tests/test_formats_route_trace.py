@@ -197,6 +197,12 @@ def field(index, column, value):
 
 REPAIR = "; repair the line or record again."
 BROKEN = {
+    "begins within a routing": (
+        text(GOOD[1:]),
+        "{path}, line 7: turn 0, phase 0, step 0, layer 1, slot 1 stands where slot 0 of a "
+        "routing of n_expert_used=2 experts is due; rows are missing, out of order, or "
+        "n_expert_used is wrong: correct it or record again.",
+    ),
     "few fields": (
         with_row(4, "0,0,2"),
         "{path}, line 11: it has 3 fields where the header names 9" + REPAIR,

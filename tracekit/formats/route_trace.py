@@ -299,7 +299,7 @@ def _counts_if_they_vary(values: Arrays, k: int) -> tuple[int, int]:
     slot = values["slot"].astype(np.int64)
     starts = np.flatnonzero(slot == 0)
     counts = np.diff(np.append(starts, len(slot)))
-    if len(starts) == 0 or (slot != np.arange(len(slot)) - np.repeat(starts, counts)).any():
+    if slot[0] != 0 or (slot != np.arange(len(slot)) - np.repeat(starts, counts)).any():
         return k, k
     n_other = np.count_nonzero(counts[:-1] != k)  # the file may be cut in its last routing
     if n_other < max(2, _LEAST_SHARE * len(counts)):
