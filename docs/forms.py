@@ -21,6 +21,10 @@ COLUMNS = {
     "phase": "`prefill` or `prompt`, `decode` or `generated`; 0 or 1",
     "pass": "number of the forward pass, which ascends within a prompt",
     "token_id": "id of the token",
+    "residency": "what the engine's cache did: `miss`, `hit` or `prefetched`; 0, 1 or 2; empty: unknown",
+    "dropped": "whether the engine left the expert out: `true` or `false`, 1 or 0",
+    "kept": "whether the token stayed; false of a rejected draft that no later pass shows",
+    "expert_bytes": "bytes of one expert of the layer; empty: unknown",
 }
 ARRAYS = {
     "experts": "integers [tokens, layers, k]; −1: none. The one that must be there",
@@ -35,7 +39,10 @@ ARRAYS = {
     "phase": "[tokens]: 0 prefill, 1 decode; instead of `prompt_lengths`",
     "token": "[tokens]: positions, where they do not count from 0 in each run",
     "token_id": "[tokens]",
-    "expert_bytes": "bytes of one expert: a number, or one for each layer",
+    "residency": "[tokens, layers, k]: 0 miss, 1 hit, 2 prefetched by the engine's cache; 255: unknown",
+    "dropped": "[tokens, layers, k]: 1: the engine left the expert out; 255: unknown",
+    "kept": "[tokens]: 0 of a rejected draft that no later pass shows",
+    "expert_bytes": "bytes of one expert: a number, or one for each layer; −1: unknown",
     "n_expert": "experts of a layer",
     "n_layer": "layers of the model, dense ones too",
     "top_k": "experts of a routing",
