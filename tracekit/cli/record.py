@@ -19,7 +19,7 @@ from tracekit.cli.record_transformers import (
     record_folder,
 )
 from tracekit.figures import MIB, counted, exact_mib, percent
-from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.engine import Progress, Prompt, Session, Streaming
