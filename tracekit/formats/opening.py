@@ -117,7 +117,7 @@ def format_of(given: Given) -> "Format":
         counts.
     """
     from tracekit.formats.all import FORMATS
-    from tracekit.formats.counts.opening import counts_format_of
+    from tracekit.formats.counts.all import counts_format_of
     from tracekit.formats.nearest import what_is_missing
 
     for file in given.files:

@@ -12,7 +12,8 @@ import numpy as np
 
 from tracekit.figures import MIB, exact_mib
 from tracekit.policies import POLICIES, Batches, Policy, load_policy
-from tracekit.replaying.agreement import (
+from tracekit.replaying.batches import build_batches
+from tracekit.replaying.comparison import (
     Compared,
     Recorded,
     compare,
@@ -21,7 +22,6 @@ from tracekit.replaying.agreement import (
     recorded_of,
     run,
 )
-from tracekit.replaying.batches import build_batches
 from tracekit.trace import Trace
 from tracekit.trace.agreement import RECORDER_AT_FAULT
 from tracekit.trace.columns import to_table

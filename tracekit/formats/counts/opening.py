@@ -7,20 +7,13 @@ from typing import TYPE_CHECKING
 from tracekit.datasets import resolve
 from tracekit.formats.counts.expert_counts import ExpertCounts
 from tracekit.formats.given import Given
+from tracekit.formats.opening import as_trace, is_trace
 from tracekit.trace.errors import TraceError
 
 if TYPE_CHECKING:
-    from tracekit.formats.counts.format import CountsFormat
     from tracekit.trace import Trace
 
 Paths = str | Path | Sequence[str | Path]
-
-
-def counts_format_of(given: Given) -> "CountsFormat | None":
-    """Return the format of counts that recognises files; None if none does."""
-    from tracekit.formats.counts.all import COUNTS
-
-    return next((each for each in (cls() for cls in COUNTS) if each.recognises(given)), None)
 
 
 def open_counts(path: Paths) -> ExpertCounts:
@@ -43,6 +36,8 @@ def open_counts(path: Paths) -> ExpertCounts:
         There is no such file, it holds no counts, or it is damaged.
     """
     given = Given.of([resolve(p) for p in ([path] if isinstance(path, str | Path) else path)])
+    from tracekit.formats.counts.all import counts_format_of
+
     found = counts_format_of(given)
     if found is None:
         raise TraceError(
@@ -60,11 +55,11 @@ def counts_at(path: Path) -> ExpertCounts | None:
     TraceError
         The file is damaged.
     """
-    from tracekit.formats.opening import is_trace
-
     if is_trace([path]):
         return None
     given = Given.of(path)
+    from tracekit.formats.counts.all import counts_format_of
+
     found = counts_format_of(given)
     return None if found is None else found.read(given)
 
@@ -77,8 +72,6 @@ def as_trace_or_counts(given: "Trace | ExpertCounts | str | Path") -> "Trace | E
     TracekitError
         As for `open_any` and `open_counts`.
     """
-    from tracekit.formats.opening import as_trace
-
     if isinstance(given, ExpertCounts):
         return given
     counts = counts_at(resolve(given)) if isinstance(given, str | Path) else None
