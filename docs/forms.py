@@ -21,6 +21,10 @@ COLUMNS = {
     "phase": "`prefill` or `prompt`, `decode` or `generated`; 0 or 1",
     "pass": "number of the forward pass, which ascends within a prompt",
     "token_id": "id of the token",
+    "residency": "what the engine's cache did: `miss`, `hit` or `prefetched`; 0, 1 or 2; empty: unknown",
+    "dropped": "whether the engine left the expert out: `true` or `false`, 1 or 0",
+    "kept": "whether the token stayed; false of a rejected draft that no later pass shows",
+    "expert_bytes": "bytes of one expert of the layer; empty: unknown",
 }
 ARRAYS = {
     "experts": "integers [tokens, layers, k]; −1: none. The one that must be there",
@@ -35,7 +39,10 @@ ARRAYS = {
     "phase": "[tokens]: 0 prefill, 1 decode; instead of `prompt_lengths`",
     "token": "[tokens]: positions, where they do not count from 0 in each run",
     "token_id": "[tokens]",
-    "expert_bytes": "bytes of one expert: a number, or one for each layer",
+    "residency": "[tokens, layers, k]: 0 miss, 1 hit, 2 prefetched by the engine's cache; 255: unknown",
+    "dropped": "[tokens, layers, k]: 1: the engine left the expert out; 255: unknown",
+    "kept": "[tokens]: 0 of a rejected draft that no later pass shows",
+    "expert_bytes": "bytes of one expert: a number, or one for each layer; −1: unknown",
     "n_expert": "experts of a layer",
     "n_layer": "layers of the model, dense ones too",
     "top_k": "experts of a routing",
@@ -43,6 +50,24 @@ ARRAYS = {
     "arch": "its architecture",
     "slot_order": "`ranked`, `sorted` (by id) or `unknown`",
 }
+
+MODEL = """\
+No routing trace says how large an expert is, and many do not say how many there are. `tracekit import
+FILE --model PATH` takes that from the model's own file: a GGUF file (of a split model the first part),
+a safetensors file or a folder of them, or a `config.json`. Headers are read, and of the weights only
+the routers, their biases and the norms before them, so that `stale-gate` and `ctrl` work on imported
+gate inputs. Of a GGUF file the bytes of an expert are those of its weights, which an engine reads;
+biases of experts stay in memory. Of safetensors files they are all of its tensors. A `config.json`
+gives an estimate, and the trace says so. `--expert-mib M` gives a size by hand."""
+
+COUNTS = """\
+Some files hold how often each expert was used, and nothing of the order. They are no trace: `import`,
+`replay`, `predict` and `report` refuse them. `tracekit info FILE`, `tracekit plot popularity FILE` (and
+`popularity-sorted`, `concentration`, `pinning`) and `tracekit.open_counts(FILE)` open them. `info`
+estimates which share of the lookups would hit if the hottest experts stayed in memory, as if each
+token selected independently; `--cache-slots N`, or `--cache-mib M` with `--expert-mib` or `--model`,
+lists the experts that fit a budget, those with the most hits for each byte first. Of a trace `info`
+lists them too."""
 
 INTRODUCTION = (
     "Whoever has arrays writes one of these forms in a few lines; all names of a column are read, in "

@@ -19,8 +19,9 @@ from trace_format import files_of_a_trace, trace_json
 from tracekit.cli.app import app
 from tracekit.cli.plot import OPTIONS
 from tracekit.cli.policies import FLAGS, kind_of
+from tracekit.exports import EXPORTS
 from tracekit.figures import Figure, columns_of
-from tracekit.formats import FORMATS
+from tracekit.formats import COUNTS, FORMATS
 from tracekit.plots.kinds import KINDS
 from tracekit.policies import POLICIES
 from tracekit.predictors import PREDICTORS, LearnedPredictor
@@ -274,6 +275,15 @@ def formats() -> str:
         (f"`{cls.name}`", cls.summary, cls.told_by, cls.lacks or "-", " ".join(cls.needs) or "-")
         for cls in FORMATS
     ]
+    written = [
+        (
+            f"`{cls.name}`",
+            ", ".join(f"`{ending}`" for ending in cls.endings) or "-",
+            cls.summary,
+            ", ".join(cls.lacks()),
+        )
+        for cls in EXPORTS
+    ]
     return page(
         "Formats",
         "## Files of other tools\n\nEvery command that takes a TRACE reads these files directly, and "
@@ -282,6 +292,12 @@ def formats() -> str:
         "Several files of one run, or a folder of them, are one trace: `tracekit import A B C`. A "
         "format that needs flags is read by `import` alone.",
         table(("format", "what", "told by", "lacks", "needs"), rows),
+        f"## Sizes from the model\n\n{forms.MODEL}",
+        f"## Counts\n\n{forms.COUNTS}",
+        table(
+            ("format", "what", "told by"),
+            ((f"`{cls.name}`", cls.summary, cls.told_by) for cls in COUNTS),
+        ),
         f"## Forms to write\n\n{forms.INTRODUCTION}",
         f"### npz, npy\n\n{forms.NPZ}\n\nA `.npy` file holds `experts` alone. `--axes "
         "layers,tokens,k` says another order of the axes.",
@@ -292,6 +308,11 @@ def formats() -> str:
         f"### JSON lines\n\nThe same names as keys, an object a line.\n\n{forms.JSONL}",
         f"### layer,expert\n\n{forms.GRAPH}",
         f"### In memory\n\nNo file is needed for arrays or a DataFrame.\n\n{forms.MEMORY}",
+        "## Files to write\n\n`tracekit export TRACE -o FILE` writes these; the end of the name says "
+        "which, or `--format`. csv, parquet and npz are imported again and replay to the same "
+        "figures; the files of libCacheSim are not read back "
+        "([how its figures differ](accounting.md#beside-libcachesim)).",
+        table(("format", "name ends in", "what", "leaves out"), written),
         "## The trace format\n\nA trace is a directory `NAME.trace` that is complete in itself. Any "
         "Parquet reader opens its tables.",
         *(

@@ -8,10 +8,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import engine_files
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import route_trace_files
+import server_files
 
 from tracekit.formats import ImportOptions
 
@@ -20,12 +22,14 @@ from tracekit.formats import ImportOptions
 class Sample:
     """A file, or the files of a folder by name, and the options without which they are not read.
 
-    `is_text`: lines of text, so that text put between them makes a hostile file.
+    `is_text`: lines of text, so that text put between them makes a hostile file. `has_decoded`: the
+    format has more than prompts.
     """
 
     files: bytes | dict[str, bytes]
     options: ImportOptions = field(default_factory=ImportOptions)
     is_text: bool = True
+    has_decoded: bool = True
 
 
 def saved(write, *args, **named) -> bytes:
@@ -37,6 +41,11 @@ def saved(write, *args, **named) -> bytes:
 
 # A prompt of three tokens and four decoded ones, at two layers, of eight experts two.
 EXPERTS = np.array([[[t % 7, 7], [(t + 3) % 7, (t + 1) % 7]] for t in range(7)], np.int16)
+
+RUN = engine_files.run_of(EXPERTS, [([3], 4)], (0, 1), 8)
+# Some formats have prompts of one token only, or nothing but prompts.
+SHORT = engine_files.run_of(EXPERTS, [([1], 3), ([1], 2)], (0, 1), 8)
+PROMPT = engine_files.run_of(EXPERTS, [([7], 0)], (0, 1), 8)
 
 PHASES = ["prefill"] * 3 + ["decode"] * 4
 
@@ -106,4 +115,45 @@ SAMPLES: dict[str, Sample] = {
     "parquet": Sample(long_parquet(), is_text=False),
     "jsonl": Sample(routing_lines()),
     "layer-expert": Sample(layer_expert(), ImportOptions(top_k=2)),
+    "vllm": Sample(server_files.lines([server_files.vllm_lists(EXPERTS, 3)] * 2)),
+    "sglang": Sample(
+        server_files.lines([server_files.sglang(EXPERTS, 3)] * 2),
+        ImportOptions(n_layer=2, top_k=2),
+    ),
+    "megatron-server": Sample(server_files.lines([server_files.megatron(EXPERTS, 3)] * 2)),
+    "sglang-recorder": Sample(
+        server_files.recorder_file(
+            [
+                server_files.recorder_pass(4, EXPERTS[:3], [0, 1, 2], 1, [3]),
+                *(
+                    server_files.recorder_pass(p + 2, EXPERTS[p : p + 1], [p], 2)
+                    for p in range(3, 7)
+                ),
+            ],
+            np.tile(np.arange(8), (2, 1)),
+        ),
+        is_text=False,
+    ),
+    "megatron": Sample(
+        server_files.router_trace([EXPERTS[:3], *EXPERTS[3:, None]], [0, 1])[
+            "router_trace_rank0.jsonl"
+        ]
+    ),
+    "colibri": Sample(engine_files.colibri(RUN)),
+    "mbolt": Sample(engine_files.mbolt(RUN), is_text=False),
+    "llama-positions": Sample(engine_files.llama_positions(RUN)),
+    "llama-steps": Sample(engine_files.llama_steps(SHORT)),
+    "llama-records": Sample(engine_files.llama_records(RUN), is_text=False),
+    "expert-cache-log": Sample(engine_files.expert_cache_log(RUN)),
+    "moe-beyond": Sample(engine_files.moe_beyond(PROMPT), has_decoded=False),
+    "router-logits": Sample(
+        engine_files.safetensors(engine_files.router_logits(PROMPT)),
+        ImportOptions(top_k=2),
+        is_text=False,
+        has_decoded=False,
+    ),
+    "glm52-export": Sample(engine_files.glm52_export(RUN), is_text=False),
+    "routing-atlas": Sample(engine_files.routing_atlas(PROMPT), has_decoded=False),
+    "flame-moe": Sample(engine_files.flame_moe(PROMPT), is_text=False, has_decoded=False),
+    "layer-pairs": Sample(engine_files.layer_pairs(RUN), ImportOptions(top_k=2), is_text=False),
 }

@@ -12,8 +12,9 @@ PREAMBLE = """\
 """
 
 
-def routing(turn, phase, step, layer, experts=(3, 5), weights=("0.75", "0.25"), end="0,100"):
-    """Return the rows of one routing."""
+def routing(turn, phase, step, layer, experts=(3, 5), weights=("0.75", "0.25"), end=None):
+    """Return the rows of one routing; by default each expert is read."""
+    end = f"0,{100 * layer}" if end is None else end
     return [
         f"{turn},{phase},{step},{layer},{slot},{expert},{weight},{end}"
         for slot, (expert, weight) in enumerate(zip(experts, weights, strict=True))

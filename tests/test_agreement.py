@@ -1,5 +1,7 @@
 """A replay against what the engine recorded: what differs, and why."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.compute as pc
 import pytest
@@ -7,13 +9,14 @@ from exact_engine import session
 from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
 
 from tracekit.formats import open_any
-from tracekit.policies import POLICIES
+from tracekit.policies import POLICIES, load_policy
 from tracekit.replaying import agreement as agreements
-from tracekit.replaying import reasons, replay
+from tracekit.replaying import build_batches, reasons, replay, simulate
 from tracekit.replaying.agreement import is_plain, verify
-from tracekit.trace import ModelFacts, Trace, TraceFacts
+from tracekit.replaying.slots import lookup_of_slots
+from tracekit.trace import ModelFacts, Trace, TraceFacts, synthesize
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.columns import to_table
+from tracekit.trace.columns import from_numpy, to_table
 from tracekit.trace.layers import layers_table
 from tracekit.trace.schema import DECODE, routing_schema
 
@@ -65,6 +68,19 @@ def test_unknown_residency_is_not_compared():
     found = verify(with_residency(trace, residency, BUDGET))
     assert found.holds
     assert 0 < found.n_lookups < replay(trace, "lru", cache_bytes=BUDGET).rows[0].lookups
+
+
+def test_what_was_dropped_was_not_looked_up():
+    """Another token of its batch may have looked the same expert up."""
+    trace = plain()
+    routing = trace.table("routing.parquet")
+    dropped = (np.random.default_rng(2).random((trace.n_rows, 3)) < 0.3).astype(np.uint8)
+    at, field = routing.schema.get_field_index("dropped"), routing.schema.field("dropped")
+    column = from_numpy(dropped, field.type, len(dropped))
+    trace = Trace.from_tables(trace.facts, trace.layers, routing.set_column(at, field, column))
+    found = verify(recorded(trace))
+    assert found.holds
+    assert found.n_lookups == replay(trace, "lru", cache_bytes=BUDGET).rows[0].lookups
 
 
 def test_a_prefetched_expert_is_resident():
@@ -128,11 +144,22 @@ def test_a_budget_that_is_no_round_number_is_found():
 
 @pytest.mark.parametrize("policy", [name for name in PLAIN if name != "lru"])
 def test_another_policy_is_found(policy):
-    trace = plain(200)
-    found = verify(recorded(trace, policy))
+    found = verify(recorded(plain(200), policy))
     assert found.policy == "lru"
     assert found.n_mismatched > 20
-    assert found.likely_reason == f"the policy {policy} gives what was recorded"
+    assert f"the policy {policy} " in found.likely_reason
+    assert found.likely_reason.endswith(" gives what was recorded")
+
+
+def test_an_engine_that_drops_at_once_is_found():
+    """Its budget is less than one token's experts; another one keeps them until the next token."""
+    trace, budget = synthesize(1, 24, 3, 60, expert_bytes=1 << 20), 2 << 20
+    batches = replace(build_batches(trace), bypass=True)
+    (cell,) = simulate(load_policy("lru"), batches, np.array([budget]), per_lookup=True)
+    residency = cell.hit.astype(np.uint8)[lookup_of_slots(trace, batches)]
+    found = verify(with_residency(trace, residency, budget))
+    assert found.n_mismatched > 0
+    assert "dropping at once what a load has used (--bypass) gives" in found.likely_reason
 
 
 def test_one_token_a_pass_is_found():
@@ -262,6 +289,17 @@ def test_a_recording_of_our_own_is_the_recorders_fault():
         "a budget of 30 MiB gives what was recorded; tracekit recorded it itself, so its recorder is "
         "at fault or the trace was changed since"
     )
+
+
+def test_a_file_that_is_cut_in_a_pass_is_compared(tmp_path):
+    lines = session(5).text.replace(f"cache_bytes={session(5).budget}", "cache_bytes=5000")
+    path = tmp_path / "run.csv"
+    whole = lines.splitlines(keepends=True)
+    for n_lines in range(len(whole) - 40, len(whole), 3):
+        path.write_text("".join(whole[:n_lines]))
+        found = verify(open_any(path))
+        assert found.n_mismatched > 0
+        assert "gives what was recorded" in found.likely_reason
 
 
 def test_missing_rows_are_the_reason():

@@ -123,6 +123,16 @@ def test_info_verifies_and_keeps(traced):
     assert len(document["warnings"]) == 1
 
 
+def test_a_file_of_another_tool_has_no_place_for_it(falsified):
+    before = falsified.read_bytes()
+    done = run("info", falsified, "--verify")
+    assert done.err.count(SAID) == 1
+    assert (
+        f"{falsified} has no place for it; `tracekit import` makes a trace that has.\n" in done.err
+    )
+    assert falsified.read_bytes() == before
+
+
 def test_verifying_anew_replaces_what_was_kept(traced):
     run("info", traced, "--verify")
     write_trace(recorded(plain()), traced, force=True)

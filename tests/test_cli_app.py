@@ -272,7 +272,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path):
     ],
 )
 def test_an_error_of_the_system_becomes_a_sentence(monkeypatch, small, error, sentence):
-    def fail(path):
+    def fail(path, **how):
         raise error
 
     monkeypatch.setattr("tracekit.formats.open_any", fail)
@@ -281,7 +281,7 @@ def test_an_error_of_the_system_becomes_a_sentence(monkeypatch, small, error, se
 
 
 def test_a_bug_of_the_program_raises(monkeypatch, small):
-    def fail(path):
+    def fail(path, **how):
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr("tracekit.formats.open_any", fail)

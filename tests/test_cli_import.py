@@ -10,7 +10,7 @@ from cli_helpers import run
 from mutations import SENTENCE
 from pages import ROOT
 
-from tracekit.formats import FORMATS, open_any
+from tracekit.formats import COUNTS, FORMATS, open_any
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ NEAR = {
     "a CSV": (b"token,layer,logit\n0,1,2\n", "lacks a column for experts (experts, expert, "),
     "a JSON line": (b'{"layer": 1, "text": "a"}\n', "lacks a key for token"),
     "an archive": (runs.saved(a=IDS), "archive of the arrays a, and none is called experts"),
-    "an array": (runs.saved(np.save, IDS * 0.5), "an array of float64 with 3 axes, where whole"),
+    "an array": (runs.saved(np.save, IDS.ravel() * 0.5), "an array of float64 with 1 axes, where"),
     "a Parquet file": (runs.as_parquet([{"layer": 1, "x": 2}]), "lacks a column for token"),
     "prose": (b"Dear diary", "it is neither a .trace directory nor of any format"),
 }
@@ -212,6 +212,11 @@ def test_formats_are_listed():
         assert re.search(rf"^{each.name} +\S", listed, re.MULTILINE)
         for text in (each.summary, each.told_by, each.lacks, " ".join(each.needs)):
             assert text in listed
+    assert [each["name"] for each in of_json["counts"]] == [each.name for each in COUNTS]
+    for cls in COUNTS:
+        assert re.search(rf"^{cls.name} +\S", listed, re.MULTILINE)
+    rows = run("formats", "--format", "csv").out.splitlines()
+    assert len(rows) == 1 + len([*FORMATS, *COUNTS])
 
 
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")

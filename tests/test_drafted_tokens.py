@@ -141,6 +141,14 @@ def test_a_picture_of_bytes_is_of_passes(trace):
     )
 
 
+def test_gains_are_of_the_lookups_of_passes():
+    trace = drafted(1200)
+    frame = analysis.hit_rate_gains(trace, ["ring", "lfu"], cache_bytes=BUDGET)
+    rows = replay(trace, ["ring", "lfu"], cache_bytes=BUDGET).rows
+    assert frame["hit_rate_decode"].tolist() == [row.hit_rate_decode for row in rows]
+    assert (frame["ci95_low"] <= frame["gain"]).all()
+
+
 def test_a_picture_of_one_token_a_pass_is_of_tokens():
     frame = analysis.read_bytes_by_token(plain(), ["lru"], BUDGET)
     assert (frame["kept_tokens"] == 1).all()

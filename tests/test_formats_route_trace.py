@@ -145,16 +145,16 @@ def test_a_file_cut_near_its_end_is_read_up_to_its_last_whole_routing(write):
     for size in range(last_pass + 1, len(content) - 1):
         trace = open_any(write(content[:size]))
         # Four lines make the two routings of the last pass. One without its newline counts if
-        # all its fields are there.
+        # all its fields are there; the last is the size of an expert.
         *_, last = content[:size].split(b"\n")
-        whole = content[last_pass:size].count(b"\n") + (last.count(b",") == 8 and last[-1:] != b",")
+        whole = content[last_pass:size].count(b"\n") + last.endswith((b",100", b",200"))
         assert trace.n_rows == 6 + whole // 2, size
         assert not trace.complete or whole == 4
         assert len(trace.warnings) == (0 if trace.complete else 1)
 
 
 def test_a_cut_file_has_one_warning_that_says_where_it_ends(write, tmp_path):
-    path = write(text(turn(0)).removesuffix("0,100\n"))
+    path = write(text(turn(0)).removesuffix("0,200\n"))
     trace = open_any(path)
     assert trace.warnings == [
         f"{path} is incomplete: it is cut off at its end, and read up to its last whole routing "
@@ -164,6 +164,27 @@ def test_a_cut_file_has_one_warning_that_says_where_it_ends(write, tmp_path):
     again = Trace.open(tmp_path / "cut.trace")
     assert again.digest == trace.digest
     assert len(again.warnings) == 1
+
+
+def test_a_size_that_contradicts_the_preamble_is_named(write):
+    content = text(turn(0))
+    path = write(content.replace("2,2,0,3,0.75,0,200", "2,2,0,3,0.75,0,150"))
+    assert open_any(path).warnings == [
+        f"{path}, line 13, column expert_bytes: 150 contradicts the 200 bytes that the preamble gives "
+        "an expert of layer 2; the preamble counts."
+    ]
+    (more,) = open_any(write(content.replace(",200\n", ",199\n"))).warnings
+    assert "as do 5 more lines; the preamble counts." in more
+    # Nothing is read for a hit, and of layer 0 the preamble knows no size.
+    assert open_any(write(content.replace(",200\n", ",0\n"))).warnings == []
+    assert open_any(write(content.replace("layer=2 expert_bytes=200", "layer=2"))).warnings == []
+
+
+@pytest.mark.parametrize("size", ["-1", "x", "0x64", "1e2", "", "9" * 19, "nan"])
+def test_a_size_that_is_no_number_is_refused(size, write):
+    path = write(text(turn(0)).replace("2,2,0,3,0.75,0,200", f"2,2,0,3,0.75,0,{size}"))
+    with pytest.raises(TraceError, match=r"line 13, column expert_bytes: .* is no whole number"):
+        open_any(path)
 
 
 def test_a_tail_of_zero_bytes_is_a_cut_line(write):

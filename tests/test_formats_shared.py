@@ -33,6 +33,8 @@ class Held:
     order : str
         `slot_order` of the trace.
     knows_n_expert : bool
+    layers : list of int or None
+        Numbers of its layers, if it leaves out the dense one without saying which it is.
     """
 
     path: str | tuple[str, ...]
@@ -41,6 +43,7 @@ class Held:
     knows_prompt: bool = True
     order: str = "unknown"
     knows_n_expert: bool = False
+    layers: list[int] | None = None
 
 
 HELD = [
@@ -52,6 +55,19 @@ HELD = [
     Held("moe_cache_lab/trace_v1.jsonl", knows_n_expert=True),
     Held("llamacpp/moe_trace_phase.csv", order="ranked"),
     Held("llamacpp/moe_trace_pr28544.csv", {"top_k": 2}),
+    Held("vllm/completion_v0.22plus.json"),
+    Held("vllm/completion_v0.21.json", layers=[0, 1, 2]),
+    Held("vllm/chat_v0.21.json", layers=[0, 1, 2]),
+    Held("sglang/generate.json", {"n_layer": 4, "top_k": 2}),
+    Held("sglang/chat_completion.json", {"n_layer": 4, "top_k": 2}),
+    Held("sglang/per_token", knows_n_expert=True),
+    Held("megatron/router_trace_rank0.jsonl", order="ranked", knows_n_expert=True),
+    Held("megatron/completion.json", layers=[0, 1, 2]),
+    Held("colibri/route_trace.txt", weights=6e-5, order="ranked"),
+    Held("llamacpp/moe_trace_pos.csv", order="ranked"),
+    Held("llamacpp/moe_trace_lab.bin", order="ranked"),
+    Held("glm52_atlas/trace.json", order="ranked", knows_n_expert=True),
+    Held("kimi_k3_c/expert_trace.bin", {"top_k": 2}, knows_prompt=False),
 ]
 IDS = [held.path if isinstance(held.path, str) else held.path[0] for held in HELD]
 
@@ -86,7 +102,7 @@ def test_a_file_imports_to_the_run(held, folder, run, tmp_path):
     import_any(paths(held, folder), tmp_path / "x.trace", options)
     trace = open_any(tmp_path / "x.trace")
     assert trace.complete
-    assert trace.moe_layers.tolist() == run["layers"]
+    assert trace.moe_layers.tolist() == (held.layers or run["layers"])
     assert np.array_equal(by_token(trace, "experts"), run["ids"])
     assert trace.n_expert == run["n_expert"]
     assert ("n_expert" in trace.facts.inferred) != held.knows_n_expert
@@ -108,6 +124,39 @@ def test_a_file_that_needs_no_flag_opens_directly(held, folder):
             open_any(paths(held, folder))
     else:
         assert open_any(paths(held, folder)).n_rows == 15
+
+
+# Of a run, these have some tokens at some layers: which of the five tokens, and numbers of the layers.
+PARTS = {
+    "mbolt/route.bin": ({}, range(5), [1, 2, 3]),
+    "jiro_expert_cache/trace.txt": ({}, range(3, 5), [1, 2, 3]),
+    "moe_beyond": ({}, range(3), [1, 2, 3]),
+    "moe_routing_atlas/traces.jsonl": ({}, range(3), [1, 2, 3]),
+    "transformers/router_logits.npz": ({"top_k": 2}, range(3), [1, 2, 3]),
+    "transformers/router_logits.safetensors": ({"top_k": 2}, range(3), [1, 2, 3]),
+    "transformers/router_logits.pt": ({"top_k": 2}, range(3), [0, 1, 2]),
+    "flame_moe": ({}, range(5), [2, 3]),
+}
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_a_file_of_a_part_imports_to_that_part(path, folder, run):
+    options, tokens, layers = PARTS[path]
+    trace = open_any(folder / path, options=ImportOptions(**options))
+    rows = trace.routing(["step", "layer", "experts"])
+    found = {
+        (step, layer): experts
+        for step, layer, experts in zip(*(rows[n].tolist() for n in rows), strict=True)
+    }
+    expected = {
+        (token, layer): run["ids"][token][place]
+        for token in tokens
+        for place, layer in enumerate(layers)
+    }
+    if path.startswith("mbolt"):  # the last layer of a prompt has the row of its last token only
+        del expected[0, 3], expected[1, 3]
+    assert found == expected
+    assert trace.complete
 
 
 def test_sizes_that_a_file_gives_are_those_of_its_layers(folder):

@@ -191,7 +191,7 @@ def test_an_interrupted_trace_says_so():
     trace = trace_of(toy(), complete=False)
     trace.warnings.append("The recording was interrupted.")
     result = predict(trace, ["prev-token"])
-    assert result.to_json()["notes"][0] == "The recording was interrupted."
+    assert "The recording was interrupted." in result.to_json()["notes"]
     assert result.to_json()["provenance"]["complete"] is False
 
 

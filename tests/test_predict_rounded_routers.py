@@ -31,7 +31,7 @@ def test_the_rounding_is_named() -> None:
     trace = noisy(0.01, router_types={"F32": [0, 1, 3], "Q8_0": [2]})
     sentence = first_sentence(predict(trace, ["ctrl"]))
     assert "in layers 2 (" in sentence
-    assert "their routers are stored as Q8_0, and llama.cpp rounds the gate input" in sentence
+    assert "their routers are stored as Q8_0, and the engine rounds for the product" in sentence
     assert "or the recording is wrong" not in sentence
     assert score(trace, ["ctrl"], 0, 1).alarm == [sentence]
 
@@ -54,5 +54,5 @@ def test_other_causes_stay(notes: dict[str, Any]) -> None:
 
 def test_rounding_does_not_explain_a_control_that_misses_much() -> None:
     sentence = first_sentence(predict(noisy(5, router_types={"Q4_0": [2]}), ["ctrl"]))
-    assert "stored as Q4_0, and llama.cpp" in sentence
+    assert "stored as Q4_0, and the engine" in sentence
     assert "or the recording is wrong, or the model selects" in sentence

@@ -16,8 +16,10 @@ from tracekit.display import draw_with
 if TYPE_CHECKING:
     from tracekit import analysis, engine, plots
     from tracekit.engine import Session, record
-    from tracekit.formats import from_arrays
+    from tracekit.exports import export
+    from tracekit.formats import from_arrays, open_counts
     from tracekit.formats import open_any as open_trace
+    from tracekit.hooks import record_transformers, recording
     from tracekit.replaying import replay
     from tracekit.scoring import predict
     from tracekit.studies import sweep
@@ -28,10 +30,14 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "export": ("tracekit.exports", "export"),
     "from_arrays": ("tracekit.formats", "from_arrays"),
+    "open_counts": ("tracekit.formats", "open_counts"),
     "open_trace": ("tracekit.formats", "open_any"),
     "predict": ("tracekit.scoring", "predict"),
     "record": ("tracekit.engine", "record"),
+    "record_transformers": ("tracekit.hooks", "record_transformers"),
+    "recording": ("tracekit.hooks", "recording"),
     "replay": ("tracekit.replaying", "replay"),
     "sweep": ("tracekit.studies", "sweep"),
     "synthesize": ("tracekit.trace", "synthesize"),
@@ -50,11 +56,15 @@ __all__ = [
     "TracekitError",
     "analysis",
     "engine",
+    "export",
     "from_arrays",
+    "open_counts",
     "open_trace",
     "plots",
     "predict",
     "record",
+    "record_transformers",
+    "recording",
     "replay",
     "sweep",
     "synthesize",

@@ -154,6 +154,14 @@ def budget_mib(size: int) -> str:
     return f"{round(size / MIB, 4):.12g}"
 
 
+def exact_mib(cache_bytes: int) -> str:
+    """Write a budget in MiB in the fewest digits that ``--cache-mib`` reads back as the same bytes."""
+    digits = 0
+    while round(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
+        digits += 1
+    return f"{cache_bytes / MIB:.{digits}f}"
+
+
 def in_bytes(size: float) -> str:
     """Write bytes in the unit that suits them: ``9.6 MiB``."""
     if size < 1024:

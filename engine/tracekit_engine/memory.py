@@ -10,7 +10,6 @@ import ctypes
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from tracekit_engine import pages
 from tracekit_engine.gguf_header import StoredTensor
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.pages import PAGE
-
-if TYPE_CHECKING:
-    from tracekit_engine.lanes import Lanes
 
 
 class FileMemory:
@@ -136,8 +132,8 @@ def replace_mappings(
     return memory
 
 
-def read_dense(file: ModelFile, memory: Mapping[int, FileMemory], lanes: "Lanes") -> None:
-    """Read every weight but the experts into the memory that replaced the mapping."""
+def occupy_dense(file: ModelFile, memory: Mapping[int, FileMemory]) -> list[tuple[int, int, int]]:
+    """Make room for every weight but the experts; return what to read: file, start, stop of each."""
     streamed = {tensor.name for group in file.expert_tensors.values() for tensor in group}
     dense = [
         (tensor.file, tensor.start, tensor.stop)
@@ -148,4 +144,4 @@ def read_dense(file: ModelFile, memory: Mapping[int, FileMemory], lanes: "Lanes"
     ]
     for index, start, stop in dense:
         memory[index].occupy(start, stop)
-    lanes.read(dense)
+    return dense

@@ -28,7 +28,7 @@ from tracekit_engine.expert_check import check_plan
 from tracekit_engine.graph import Plan, read_plan
 from tracekit_engine.hook import Hook, PassCapture
 from tracekit_engine.lanes import Lanes
-from tracekit_engine.memory import read_dense, replace_mappings
+from tracekit_engine.memory import occupy_dense, replace_mappings
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options, Streaming
@@ -389,7 +389,7 @@ class Session:
         self.model.files.release()
         self.lanes = Lanes(self.file.paths, memory, streaming.lanes, streaming.direct_io)
         self.model.files.check_names()
-        read_dense(self.file, memory, self.lanes)
+        self.lanes.read(occupy_dense(self.file, memory))
         self.lanes.forget_cached()
         budget = streaming.cache_bytes
         if budget is None:

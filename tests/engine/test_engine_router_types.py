@@ -47,7 +47,7 @@ def test_the_report_names_the_rounding(tmp_path: Path) -> None:
     assert 0.98 < result.record("ctrl")["slot_accuracy"] < 1
     sentence = result.sentences()[0]
     assert sentence.startswith("CTRL IS BELOW 100 %")
-    assert "their routers are stored as Q8_0, and llama.cpp rounds the gate input" in sentence
+    assert "their routers are stored as Q8_0, and the engine rounds for the product" in sentence
     assert "recording is wrong" not in sentence
     assert sentence in result.to_text()
 

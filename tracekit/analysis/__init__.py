@@ -12,6 +12,7 @@ from tracekit.analysis.concentration import routing_concentration
 from tracekit.analysis.curves import hit_rate_curves
 from tracekit.analysis.gains import hit_rate_gains
 from tracekit.analysis.overlap import overlap_by_lag
+from tracekit.analysis.pinning import hottest_experts
 from tracekit.analysis.popularity import expert_popularity
 from tracekit.analysis.reuse import reuse_distance
 from tracekit.analysis.runs import read_bytes_by_token, residency_timeline
@@ -24,6 +25,7 @@ __all__ = [
     "expert_popularity",
     "hit_rate_curves",
     "hit_rate_gains",
+    "hottest_experts",
     "overlap_by_lag",
     "read_bytes_by_token",
     "recall_by_named",

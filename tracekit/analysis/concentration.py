@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.popularity import expert_popularity
-from tracekit.formats import as_trace
+from tracekit.formats import ExpertCounts, as_trace_or_counts
 from tracekit.routing.grid import decode_grid, decode_weights
 from tracekit.trace import Trace
 
 
-def routing_concentration(trace: Trace | str | Path) -> pd.DataFrame:
-    """Entropies and the top expert's share, layer by layer. Decode only.
+def routing_concentration(trace: Trace | ExpertCounts | str | Path) -> pd.DataFrame:
+    """Entropies and the top expert's share, layer by layer. Decode only; of counts, all tokens.
 
     Two questions that are easily confused: *load* is about all tokens together (does the layer
     have favourites?), *weight* about one token (does its first expert dominate the others?).
@@ -26,18 +26,24 @@ def routing_concentration(trace: Trace | str | Path) -> pd.DataFrame:
         (share of the selections that the most popular expert gets, at most 1 / k);
         ``weight_entropy_bits`` (of the k weights of a routing, normalised to sum 1, mean over the
         routings), ``weight_entropy`` (over log2(k)), ``top1_share`` (weight of the heaviest expert
-        over the sum, mean). The three weight columns are NaN where no weight is known, and
-        ``weight_entropy`` where k is 1.
+        over the sum, mean). The three weight columns are NaN where no weight is known, as of
+        counts, and ``weight_entropy`` where k is 1. ``routings`` is NaN if counts do not say how
+        many experts a token uses.
 
     Raises
     ------
     TraceError
         The trace holds no decoded token.
     """
-    trace = as_trace(trace)
+    trace = as_trace_or_counts(trace)
+    if isinstance(trace, ExpertCounts):
+        routings = trace.counts.sum(axis=1) / (trace.top_k or np.nan)
+        load = _load(expert_popularity(trace), len(trace.layers), trace.n_expert)
+        columns = ("weight_entropy_bits", "weight_entropy", "top1_share")
+        unknown = dict.fromkeys(columns, np.nan)
+        return pd.DataFrame({"layer": trace.layers, "routings": routings, **load, **unknown})
     grid = decode_grid(trace)
-    load = expert_popularity(trace, "decode")["share"].to_numpy().reshape(grid.n_layers, -1)
-    load_bits = _entropy_bits(load)
+    load = _load(expert_popularity(trace, "decode"), grid.n_layers, trace.n_expert)
 
     weights = decode_weights(trace, grid).astype(np.float64)
     total = weights.sum(axis=2, keepdims=True)
@@ -48,15 +54,24 @@ def routing_concentration(trace: Trace | str | Path) -> pd.DataFrame:
         {
             "layer": grid.layer,
             "routings": grid.n_tokens,
-            "load_entropy_bits": load_bits,
-            "load_entropy": _over(load_bits, np.log2(trace.n_expert)),
-            "effective_experts": 2.0**load_bits,
-            "top_load_share": load.max(axis=1),
+            **load,
             "weight_entropy_bits": weight_bits,
             "weight_entropy": _over(weight_bits, np.log2(grid.top_k)),
             "top1_share": _mean_of_known(share.max(axis=2), known),
         }
     )
+
+
+def _load(popularity: pd.DataFrame, n_layers: int, n_expert: int) -> dict[str, np.ndarray]:
+    """Return the columns about the load of each layer."""
+    load = popularity["share"].to_numpy().reshape(n_layers, n_expert)
+    bits = _entropy_bits(load)
+    return {
+        "load_entropy_bits": bits,
+        "load_entropy": _over(bits, np.log2(n_expert)),
+        "effective_experts": 2.0**bits,
+        "top_load_share": load.max(axis=1),
+    }
 
 
 def _entropy_bits(shares: np.ndarray) -> np.ndarray:

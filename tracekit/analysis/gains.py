@@ -15,6 +15,7 @@ from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, simulate
 from tracekit.replaying.budgets import budgets_in_bytes
 from tracekit.replaying.reads import reads_of
+from tracekit.routing.cut import cut_pass
 from tracekit.routing.turns import DecodedTurns
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
@@ -116,13 +117,16 @@ def gains_over(
 ) -> list[Gain]:
     """Return the rows of `hit_rate_gains`."""
     trace = as_trace(trace)
-    turns = DecodedTurns.of(trace)
-    units = Units.of(turns.turn, turns.tokens)
+    DecodedTurns.of(trace)  # says what to do if nothing was decoded
     batches = build_batches(trace, bypass=bypass)
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
-    decode = batches.phase == DECODE
-    unit = np.repeat(units.of_tokens(turns.tokens), len(batches.expert_bytes))
+    decode = (batches.phase == DECODE) & (batches.pass_id != cut_pass(trace))
+    # Drafted tokens that one pass verifies have their lookups together: what is drawn are passes.
+    n_layers = len(batches.expert_bytes)
+    turns, n_passes = np.unique(batches.turn[decode][::n_layers], return_counts=True)
+    units = Units.of(turns, n_passes)
+    unit = np.repeat(units.of_tokens(n_passes), n_layers)
 
     def by_unit(per_batch: np.ndarray) -> np.ndarray:
         sums = np.bincount(unit, per_batch[decode], len(units))

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from tracekit.cli import (
     completion,
+    export,
     formats,
     import_,
     info,
@@ -126,6 +127,7 @@ app.command("sweep")(sweep.sweep)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)
 app.command("import", epilog=import_.FROM_ARRAYS)(import_.import_)
+app.command("export")(export.export)
 app.command("formats")(formats.formats)
 app.command("info")(info.info)
 app.command("policies")(policies.policies)

@@ -8,6 +8,7 @@ from tracekit.cli.output import Output, flat
 
 if TYPE_CHECKING:
     from tracekit.formats import Format
+    from tracekit.formats.counts.format import CountsFormat
 
 # What is told of a format, as JSON has it.
 Entry = dict[str, Any]
@@ -19,15 +20,18 @@ def formats(
     force: ForceOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """List the files of other tools that can be read as a trace."""
+    """List the files of other tools that can be read as a trace, or as counts."""
     destination = Output(Console(quiet), output, format, force)
-    from tracekit.formats import FORMATS
+    from tracekit.formats import COUNTS, FORMATS
 
-    entries = [_described(cls) for cls in FORMATS]
+    traces = [_described(cls) for cls in FORMATS]
+    counts = [_of_counts(cls) for cls in COUNTS]
     destination.write(
-        table=lambda: "\n\n".join([*map(_text, entries), _LEGEND]),
-        document=lambda: {"schema": "tracekit.formats/1", "formats": entries},
-        records=lambda: [flat({**entry, "needs": " ".join(entry["needs"])}) for entry in entries],
+        table=lambda: "\n\n".join([*map(_text, traces), _LEGEND, *map(_text, counts), _OF_COUNTS]),
+        document=lambda: {"schema": "tracekit.formats/1", "formats": traces, "counts": counts},
+        records=lambda: [
+            flat({**entry, "needs": " ".join(entry["needs"])}) for entry in traces + counts
+        ],
     )
 
 
@@ -37,14 +41,31 @@ _LEGEND = (
     "that are easy to write."
 )
 
+_OF_COUNTS = (
+    "These files hold how often each expert was used, and nothing of the order: `tracekit info` and\n"
+    "`tracekit plot popularity` open them, and nothing can be replayed."
+)
+
 
 def _described(cls: "type[Format]") -> Entry:
     return {
         "name": cls.name,
+        "holds": "trace",
         "summary": cls.summary,
         "told_by": cls.told_by,
         "lacks": cls.lacks,
         "needs": list(cls.needs),
+    }
+
+
+def _of_counts(cls: "type[CountsFormat]") -> Entry:
+    return {
+        "name": cls.name,
+        "holds": "counts",
+        "summary": cls.summary,
+        "told_by": cls.told_by,
+        "lacks": "order, weights, phases",
+        "needs": [],
     }
 
 

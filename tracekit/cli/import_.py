@@ -10,7 +10,8 @@ from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
 from tracekit.cli.output import check_free
-from tracekit.figures import MIB, in_bytes
+from tracekit.datasets import resolve
+from tracekit.figures import MIB, exact_mib, in_bytes
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,6 +44,17 @@ def import_(
             "-o", "--output", metavar="X.trace", help="The trace to write.", show_default=False
         ),
     ],
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="PATH",
+            parser=resolve,
+            help="The model's GGUF file, its safetensors file or folder, or its config.json: gives "
+            "sizes, numbers and routers.",
+            show_default=False,
+        ),
+    ] = None,
     expert_mib: Annotated[
         float | None,
         typer.Option(
@@ -108,13 +120,18 @@ def import_(
     console = Console(quiet, verbose)
     check_free(output, force)
     from tracekit.formats import ImportOptions, import_any, is_read_whole
+    from tracekit.model_files import read_model
     from tracekit.trace import write_trace
     from tracekit.trace.folder import check_target
 
     check_target(output, force)
     if cache_mib is not None and not 0 <= cache_mib <= MAX_MIB:
         raise UsageError(f"--cache-mib takes a size in MiB from 0 to 1e12, not {cache_mib:g}.")
+    sizes = None if model is None else read_model(model, top_k)
+    for warning in sizes.warnings if sizes else ():
+        console.warn(warning)
     options = ImportOptions(
+        model=sizes,
         expert_mib=expert_mib,
         n_expert=n_expert,
         n_layer=n_layer,
@@ -151,6 +168,8 @@ _WORDS = {
     "expert_bytes": "how large an expert is",
     "passes": "its passes",
     "phases": "what is prompt",
+    "layers": "which layers these are",
+    "turns": "which tokens are of one request",
 }
 
 
@@ -163,5 +182,5 @@ def _ask_for_budget(trace: "Trace", file: Path) -> str:
     fits = fitting_budget(trace) if sizes_are_known(trace) else None
     if fits is None:
         return f"{text}."
-    size = f"{fits / MIB:.12g}"
+    size = exact_mib(fits)
     return f"{text} {size}, if it was that: lru at {size} MiB gives what was recorded."

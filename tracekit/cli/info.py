@@ -1,12 +1,14 @@
-"""``tracekit info``: what a trace holds."""
+"""``tracekit info``: what a trace holds, or a file of counts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tracekit.cli import info_counts, pin_list
 from tracekit.cli.console import Console
-from tracekit.cli.opening import open_trace
+from tracekit.cli.opening import open_trace_or_counts
 from tracekit.cli.options import (
     ForceOption,
     OutputOption,
@@ -16,7 +18,9 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output
+from tracekit.datasets import resolve
 from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
+from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -41,6 +45,36 @@ Facts = Mapping[str, Any]
 
 def info(
     trace: TraceArgument,
+    cache_slots: Annotated[
+        int | None,
+        typer.Option(
+            "--cache-slots",
+            metavar="N",
+            help="Also list the N experts that are used most, to pin them.",
+        ),
+    ] = None,
+    cache_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--cache-mib", metavar="MIB", help="Also list the most used experts that fit this size."
+        ),
+    ] = None,
+    expert_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--expert-mib", metavar="M", help="Size of one expert in MiB, for --cache-mib."
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="PATH",
+            parser=resolve,
+            help="The model's file or folder, for the sizes of its experts.",
+            show_default=False,
+        ),
+    ] = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -55,23 +89,53 @@ def info(
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """Show what a trace holds: model, tokens, columns."""
+    """Show what a trace holds: model, tokens, columns; or what a file of counts does.
+
+    Of a file of counts, and with a budget of a trace too, it estimates what pinning the most used
+    experts would hit.
+    """
     console = Console(quiet, verbose)
     destination = Output(console, output, format, force, formats=("table", "json"), inputs=[trace])
+    asked = pin_list.Asked(cache_mib, cache_slots, expert_mib, model)
+    from tracekit.formats import ExpertCounts
+
+    opened = open_trace_or_counts(trace, console, anew=verify)
+    if isinstance(opened, ExpertCounts):
+        if verify:
+            raise UsageError(f"{trace} holds counts and no cache to verify; leave --verify out.")
+        counts, sizes = asked.sized(opened, console)
+        assert isinstance(counts, ExpertCounts)
+        facts = info_counts.facts_of(counts)
+        facts["pinning"] = pin_list.facts_of(counts, sizes, asked)
+        destination.write(
+            table=lambda: _table(info_counts.lines_of(facts)),
+            document=lambda: {"schema": "tracekit.counts/1", **facts},
+        )
+        return
     from tracekit.routing.residency import recorded_rates, why_unverified
     from tracekit.trace import describe
 
-    opened = open_trace(trace, console, anew=verify)
     facts = describe(opened) | recorded_rates(opened)
-    if verify:
-        _keep(opened, console)
     unverified = None if facts["agreement"] else why_unverified(opened)
+    lines = [*_lines(facts, unverified)]
+    if asked.has_budget:
+        facts["pinning"] = pin_list.facts_of(*asked.sized(opened, console), asked)
+        lines += pin_list.lines_of(facts["pinning"])
+    elif expert_mib is not None or model is not None:
+        raise UsageError(
+            "--expert-mib and --model size a list of experts to pin; add --cache-mib, or write the "
+            "sizes into a trace with tracekit import."
+        )
     destination.write(
-        table=lambda: "\n".join(
-            f"{name:<9} {printable(text)}" for name, text in _lines(facts, unverified)
-        ),
+        table=lambda: _table(lines),
         document=lambda: {"schema": "tracekit.info/1", **facts},
     )
+    if verify:
+        _keep(opened, console)
+
+
+def _table(lines: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(f"{name:<9} {printable(text)}" for name, text in lines)
 
 
 def _keep(trace: "Trace", console: Console) -> None:
@@ -82,7 +146,9 @@ def _keep(trace: "Trace", console: Console) -> None:
     agreement = trace.facts.current_agreement
     if agreement is None:
         console.note(f"{trace.name} cannot be verified: {why_unverified(trace)}.")
-    elif trace.path is not None:
+    elif trace.path is None:
+        console.note(f"{trace.name} has no place for it; `tracekit import` makes a trace that has.")
+    else:
         keep_agreement(trace.path, agreement)
         console.note(f"Kept in {trace.path}: {agreement.compared} differ.")
 

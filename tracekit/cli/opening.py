@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracekit.cli.console import Console
 
 if TYPE_CHECKING:
-    from tracekit.formats import ImportOptions
+    from tracekit.formats import ExpertCounts, ImportOptions
     from tracekit.trace import Trace
 
 
@@ -51,3 +51,17 @@ def open_trace(
     for warning in trace.warnings:
         console.warn(warning)
     return trace
+
+
+def open_trace_or_counts(
+    path: Path, console: Console, anew: bool = False
+) -> "Trace | ExpertCounts":
+    """Open what is either a trace or counts of experts; the rest is as of `open_trace`."""
+    from tracekit.formats.counts.opening import counts_at
+
+    counts = counts_at(path)
+    if counts is None:
+        return open_trace(path, console, anew=anew)
+    for warning in counts.warnings:
+        console.warn(warning)
+    return counts

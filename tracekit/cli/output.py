@@ -37,7 +37,9 @@ def check_free(path: Path, force: bool, inputs: Iterable[Path | None] = ()) -> N
     UsageError
         `path` cannot be used; the sentence says what to do instead.
     """
-    if path.exists() and not _is_device(path):
+    from tracekit.trace.atomic import is_device
+
+    if path.exists() and not is_device(path):
         if not force:
             raise UsageError(f"{path} exists; use --force to overwrite it, or another name.")
         if any(each.exists() and _holds(each, path) for each in inputs if each is not None):
@@ -65,10 +67,6 @@ def _holds(source: Path, path: Path) -> bool:
     return is_in_trace or path.samefile(source)
 
 
-def _is_device(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
     """Give a new file beside `path`; rename it to `path` at the end, remove it on failure.
@@ -80,14 +78,10 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     TracekitError
         The disk is full, the folder read-only, …; nothing is left behind.
     """
-    from tracekit.trace.atomic import whole_file, writing
+    from tracekit.trace.atomic import result_file
 
-    if _is_device(path):
-        with writing(path), path.open("wb") as file:
-            yield file
-    else:
-        with whole_file(path.resolve()) as file:
-            yield file
+    with result_file(path) as file:
+        yield file
 
 
 class Output:

@@ -8,7 +8,7 @@ import typer
 
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
-from tracekit.cli.opening import open_trace
+from tracekit.cli.opening import open_trace, open_trace_or_counts
 from tracekit.cli.options import (
     BypassOption,
     ForceOption,
@@ -130,7 +130,7 @@ def plot(
     for name, option in OPTIONS.items():
         if getattr(choices, name) and name not in chosen.reads:
             raise UsageError(f"plot {kind} takes no {option}; leave it out.")
-    opened = open_trace(trace, console)
+    opened = (open_trace_or_counts if chosen.takes_counts else open_trace)(trace, console)
     data = chosen.compute(opened, choices)
     for sentence in data.attrs.get("notes", []):
         console.note(sentence)

@@ -5,7 +5,6 @@ Options go in; the engine records; what it recorded and the next command to type
 
 import shlex
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,14 @@ import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
-from tracekit.figures import MIB, counted, percent
-from tracekit.trace.errors import TracekitError, UsageError
+from tracekit.cli.record_transformers import (
+    BACKENDS,
+    check_backend,
+    note_what_is_left,
+    record_folder,
+)
+from tracekit.figures import MIB, counted, exact_mib, percent
+from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from tracekit.engine import Progress, Prompt, Session, Streaming
@@ -28,10 +33,19 @@ def record(
         Path | None,
         typer.Argument(
             metavar="[MODEL]",
-            help="A GGUF file, or the first file of a split model. Default: the bundled model.",
+            help="A GGUF file, or the first file of a split model; with --backend transformers, "
+            "a model's folder. Default: the bundled model.",
             show_default=False,
         ),
     ] = None,
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend",
+            metavar="|".join(BACKENDS),
+            help="What runs the model. transformers needs: pip install 'tracekit[hf]'.",
+        ),
+    ] = BACKENDS[0],
     prompt: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,6 +152,37 @@ def record(
     Without --stream all experts are in memory; with it they are read from the file when the
     router asks for them. The model runs on the CPU, without flash attention.
     """
+    console = Console(quiet, verbose)
+    others = {
+        "--stream": stream,
+        "--cache-mib": cache_mib,
+        "--io-threads": io_threads,
+        "--direct-io": direct_io,
+        "--chunk": chunk,
+        "--ctx": ctx,
+        "--n-expert-used": n_expert_used,
+    }
+    if check_backend(backend, model, others):
+        assert model is not None
+        record_folder(
+            console,
+            model,
+            _prompts(prompt or [], prompt_file, prompts, model),
+            output,
+            threads=threads,
+            is_printed=text,
+            n_decode=n_decode,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
+            ignore_eos=ignore_eos,
+            chat=chat,
+            logits=not no_logits,
+            gate_inputs=not no_gate_inputs,
+            gate_dtype=gate_dtype,
+            force=force,
+        )
+        return
     with ending_at_once():
         from tracekit.datasets import model_path
         from tracekit.engine import Capture, Generation, Options, Sampling, load
@@ -148,7 +193,6 @@ def record(
 
         binding.load()
 
-    console = Console(quiet, verbose)
     options = Options(
         threads=threads,
         n_expert_used=n_expert_used,
@@ -163,10 +207,7 @@ def record(
         chat=chat,
         n_ctx=ctx,
     )
-    turns = _prompts(prompt or [], prompt_file, prompts)
-    if not turns:
-        hint = f"{model} was taken for the model. " if model and not model.exists() else ""
-        raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
+    turns = _prompts(prompt or [], prompt_file, prompts, model)
     printer = _TextPrinter(console) if text else None
     progress = _Progress(ProgressLine(shown=False) if text else console.progress_line())
     try:
@@ -185,7 +226,7 @@ def record(
     except KeyboardInterrupt:
         progress.clear()
         if progress.has_begun:
-            _note_what_is_left(console, output)
+            note_what_is_left(console, output)
         raise
     progress.clear()
     if printer:
@@ -226,8 +267,12 @@ def _streaming(
     return Streaming(round(size * MIB), lanes, direct_io)
 
 
-def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[Prompt]":
-    from tracekit.engine import Prompt
+def _prompts(
+    texts: list[str], file: Path | None, jsonl: Path | None, model: Path | None
+) -> "list[Prompt]":
+    from tracekit.engine import Prompt, load
+
+    load()  # finds tracekit_engine in a checkout that is not installed
     from tracekit_engine.prompts import from_file, from_jsonl
 
     if str(file) == str(jsonl) == "-":
@@ -237,6 +282,9 @@ def _prompts(texts: list[str], file: Path | None, jsonl: Path | None) -> "list[P
         turns.append(from_file(file))
     if jsonl is not None:
         turns += from_jsonl(jsonl)
+    if not turns:
+        hint = f"{model} was taken for the model. " if model and not model.exists() else ""
+        raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
     return turns
 
 
@@ -258,14 +306,6 @@ def _describe_start(console: Console, session: "Session") -> None:
             f"The cache of {store.budget / MIB:,.2f} MiB is smaller than what one token touches, "
             f"{cycle / MIB:,.2f} MiB: most experts are evicted before the next token needs them."
         )
-
-
-def _note_what_is_left(console: Console, path: Path) -> None:
-    from tracekit.trace.storage import read_facts
-
-    with suppress(TracekitError):
-        if not read_facts(path).complete:
-            console.note(f"What was recorded until then is kept in {path}, marked incomplete.")
 
 
 class _TextPrinter:
@@ -341,13 +381,5 @@ def _summary(path: Path, progress: "Progress", ended: str) -> str:
 def _next_command(path: Path, cache_bytes: int | None) -> str:
     command = ["tracekit", "replay", str(path)]
     if cache_bytes is not None:
-        command += ["--policy", "lru", "--cache-mib", _exact_mib(cache_bytes), "--validate"]
+        command += ["--policy", "lru", "--cache-mib", exact_mib(cache_bytes), "--validate"]
     return shlex.join(command)
-
-
-def _exact_mib(cache_bytes: int) -> str:
-    """Write a budget in MiB in the fewest digits that ``--cache-mib`` reads back as the same bytes."""
-    digits = 0
-    while round(float(f"{cache_bytes / MIB:.{digits}f}") * MIB) != cache_bytes:
-        digits += 1
-    return f"{cache_bytes / MIB:.{digits}f}"

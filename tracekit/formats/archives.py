@@ -49,10 +49,12 @@ def damaged(name: str) -> Iterator[None]:
     try:
         yield
     except (*_DAMAGED, OSError, pa.ArrowException) as error:
+        # Names of entries are part of what may be damaged.
+        shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
         if isinstance(error, OSError) and error.errno is not None:
-            raise TraceError(f"{name} cannot be read: {error.strerror}.") from error
+            raise TraceError(f"{shown} cannot be read: {error.strerror}.") from error
         fault = str(error).splitlines()[0][:200].rstrip(".") if str(error) else type(error).__name__
-        raise TraceError(f"{name} is damaged or cut ({fault}); copy or write it again.") from error
+        raise TraceError(f"{shown} is damaged or cut ({fault}); copy or write it again.") from error
 
 
 def check_claim(path: Path, unpacked: int, packed: int) -> None:

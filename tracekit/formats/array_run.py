@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.formats.arrays import Array
 from tracekit.formats.given import Given
-from tracekit.formats.names import named
+from tracekit.formats.names import OF_SLOTS, named
 from tracekit.formats.options import AXES, ImportOptions
 from tracekit.formats.source import Source
 from tracekit.formats.tokens import (
@@ -124,7 +124,7 @@ class ArrayRun:
 
     def _integers(self, key: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
         values = self._whole(key, shape)
-        if values.dtype.kind not in "iu":
+        if values.dtype.kind not in "iub":
             raise TraceError(
                 f"{self._name}: {key} holds {values.dtype} values and no whole numbers; write them "
                 "as integers."
@@ -152,13 +152,14 @@ class ArrayRun:
         shape = (self._n_tokens,)
         columns = {
             name: self._integers(self._of[name], shape)
-            for name in ("prompt", "token", "pass", "phase", "token_id")
+            for name in ("prompt", "token", "pass", "phase", "token_id", "kept")
             if name in self._of
         }
         lengths = self._lengths(columns)
         prompts, inferred = self._prompts(lengths)
         prompts, lengths = prompts[lengths > 0], lengths[lengths > 0]
         tokens = of_requests(lengths, prompts, self._options.chunk, token=columns.get("token_id"))
+        tokens = replace(tokens, kept=columns.get("kept"))
         if "token" in columns:
             tokens = replace(tokens, step=columns["token"])
         if "pass" in columns:
@@ -278,14 +279,14 @@ class ArrayRun:
 
     def _beside(self) -> dict[str, Array]:
         """Return the arrays beside the experts that have values for each token and layer."""
-        keys = {"weights": self._of.found.get("weights"), "logits": "logits"}
+        keys = {name: self._of.found.get(name) for name in OF_SLOTS if name != "experts"}
         found = {}
-        for name, key in (keys | {"gate_input": "gate_input"}).items():
+        for name, key in (keys | {"logits": "logits", "gate_input": "gate_input"}).items():
             if key is None or key not in self._arrays:
                 continue
             array = found[name] = self._arrays[key]
             wanted = list(self._experts.shape)
-            if name != "weights" and len(array.shape) == len(AXES):
+            if name not in OF_SLOTS and len(array.shape) == len(AXES):
                 wanted[self._axis["k"]] = array.shape[self._axis["k"]]
             if list(array.shape) != wanted or array.dtype.kind not in "fiu":
                 raise TraceError(

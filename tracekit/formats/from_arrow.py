@@ -12,15 +12,20 @@ import pyarrow as pa
 
 from tracekit.formats.archives import damaged
 from tracekit.formats.grouping import LineOf, Rows
-from tracekit.formats.names import DECODE_WORDS, PREFILL_WORDS, Named
+from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, Named
 from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
 from tracekit.trace.columns import to_numpy
-from tracekit.trace.schema import DECODE, PREFILL
 
 # Of these a value may be missing.
-_NULLS = {"weights": np.nan, "token_id": -1}
-_WHOLE = ("layer", "experts", "token", "slot", "pass", "token_id")
+_NULLS = {
+    "weights": np.nan,
+    "token_id": -1,
+    "residency": 255,
+    "dropped": 255,
+    "kept": 1,
+    "expert_bytes": -1,
+}
 
 
 @dataclass
@@ -69,26 +74,25 @@ class ArrowRows:
             chunk = table[called].combine_chunks()
             if name == "prompt":
                 columns["turn"] = self._turns(called, chunk, number)
-            elif name == "phase":
-                columns["phase"] = self._phases(called, chunk, number)
             else:
-                values = self._numbers(name, called, chunk, number)
+                read = self._codes if name in WORDS else self._numbers
+                values = read(name, called, chunk, number)
                 columns["passes" if name == "pass" else name] = values
-        experts, weights = columns["experts"], columns.get("weights")
-        if weights is not None and weights.shape != experts.shape:
-            raise TraceError(
-                f"{self.name}: {self.names['weights']} does not have one weight for each of "
-                f"{self.names['experts']}; write one for each."
-            )
+        for name in OF_SLOTS:
+            if name in columns and columns[name].shape != columns["experts"].shape:
+                raise TraceError(
+                    f"{self.name}: {self.names[name]} does not have one value for each of "
+                    f"{self.names['experts']}; write one for each."
+                )
         columns.setdefault("token", np.zeros_like(number))
         return Rows(number=number, **columns)
 
     def _numbers(self, name: str, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         """Return whole numbers as int64, others as float32; lists as [n, k]."""
-        wanted = pa.int64() if name in _WHOLE else pa.float32()
+        wanted = pa.float32() if name == "weights" else pa.int64()
         kind = array.type
         if _is_list(kind):
-            if name not in ("experts", "weights"):
+            if name not in OF_SLOTS:
                 raise self._wrong(called, "a number", kind)
             self._refuse_null(called, array, number)
             flat, width = self._flat(called, array, number)
@@ -153,39 +157,52 @@ class ArrowRows:
         index, values = self._coded(called, array)
         return self._labels.numbers(index, values)
 
-    def _phases(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
-        self._refuse_null(called, array, number)
-        if pa.types.is_integer(array.type):
-            values = to_numpy(self._cast(called, array, pa.int64()))
-            index, words = values, [str(n) for n in range(2)]
-            wrong = (values < 0) | (values > 1)
-        else:
-            index, texts = self._coded(called, array)
-            words = [str(text).strip().lower() for text in texts]
-            known = np.array([word in (*PREFILL_WORDS, *DECODE_WORDS) for word in words], bool)
-            wrong = ~known[index] if len(words) else np.zeros(0, bool)
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise TraceError(
-                f"{self.line_of(int(number[at]))}: {called} is neither prefill nor decode (nor prompt or "
-                "generated, 0 or 1); correct it."
+    def _codes(self, name: str, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
+        """Return the numbers that words stand for, or the numbers themselves; lists as [n, k]."""
+        if _is_list(array.type):
+            if name not in OF_SLOTS:
+                raise self._wrong(called, "one value", array.type)
+            self._refuse_null(called, array, number)
+            flat, width = self._flat(called, array, number)
+            codes = self._codes(name, called, flat, np.repeat(number, width))
+            return codes.reshape(len(array), width)
+        if name not in _NULLS:
+            self._refuse_null(called, array, number)
+        null = _NULLS.get(name, 0)
+        if pa.types.is_boolean(array.type):
+            array = array.cast(pa.uint8())
+        known = WORDS[name]
+        if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
+            codes = to_numpy(self._cast(called, array, pa.int64()), null)
+            wrong = ~np.isin(
+                codes, (*known.values(), null) if name in _NULLS else (*known.values(),)
             )
-        codes = np.array([DECODE if w in DECODE_WORDS else PREFILL for w in words], np.uint8)
-        phases: np.ndarray = codes[index]
-        return phases
+        else:
+            index, texts = self._words(called, array)
+            numbers = [known.get(str(text).strip().lower(), -1) for text in texts]
+            codes = np.array([*numbers, null])[index]
+            wrong = codes < 0
+        if wrong.any():
+            raise TraceError(
+                f"{self.line_of(int(number[wrong.argmax()]))}: {called} is {NEITHER[name]}; "
+                "correct it."
+            )
+        return codes.astype(np.uint8)
 
-    def _coded(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
+    def _words(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
+        """Return which text each row has, -1 for a null, and the texts."""
         if pa.types.is_nested(array.type):
             raise self._wrong(called, "a text or a number", array.type)
+        coded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+        indices = coded.indices
+        if indices.type != pa.int32():
+            indices = indices.cast(pa.int64())
+        return to_numpy(indices, -1), coded.dictionary.to_pylist()
+
+    def _coded(self, called: str, array: pa.Array) -> tuple[np.ndarray, list[object]]:
         """Return which text each row has, and the texts in the order they first appear."""
-        is_coded = pa.types.is_dictionary(array.type)
-        coded = array if is_coded else array.dictionary_encode()
-        texts = coded.dictionary.to_pylist()
-        if coded.indices.type == pa.int32():
-            index = to_numpy(coded.indices)
-        else:
-            index = to_numpy(coded.indices.cast(pa.int64()))
-        if is_coded and not self.codes_appear_in_order:
+        index, texts = self._words(called, array)
+        if pa.types.is_dictionary(array.type) and not self.codes_appear_in_order:
             starts = np.append(0, np.flatnonzero(index[1:] != index[:-1]) + 1)
             seen, first = np.unique(index[starts[: len(index)]], return_index=True)
             order = np.argsort(first)

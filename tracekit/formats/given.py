@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracekit.formats.base import read_bytes
 from tracekit.trace.errors import TraceError, UsageError
+
+if TYPE_CHECKING:
+    from tracekit.formats.torch_files import TorchFile
 
 HEAD_BYTES = 4096
 # A folder of more files is no run of any tool; it is not searched any further.
@@ -93,6 +97,21 @@ class File:
         from tracekit.formats.archives import member_names
 
         return member_names(self.path)
+
+    @cached_property
+    def torch(self) -> "TorchFile | None":
+        """What ``torch.save`` wrote, read without torch; of another file None.
+
+        Raises
+        ------
+        TraceError
+            It is damaged, or asks for what a file of tensors does not need.
+        """
+        if not self.head.startswith(ZIP_MAGIC):
+            return None
+        from tracekit.formats.torch_files import TorchFile, is_torch
+
+        return TorchFile(self.path) if is_torch(self.head, lambda: self.members) else None
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tracekit.formats.engine_passes import OF_PASSES, OF_PHASES, PassOrder, Runs
 from tracekit.formats.format import Format, register
 from tracekit.formats.from_arrow import ArrowRows
 from tracekit.formats.given import File, Given, missing
@@ -24,10 +25,7 @@ from tracekit.trace import TraceError
 from tracekit.trace.schema import DECODE, PREFILL
 
 HEADER = ("layer", "expert")
-PLACES = {
-    "passes": "a pass ends where the layer falls back",
-    "phases": "passes of several tokens are prompts, and one after a decoded token begins a new turn",
-}
+PLACES = {"passes": OF_PASSES, "phases": OF_PHASES}
 _TWO_NUMBERS = re.compile(rb"\s*\d{1,9}\s*,\s*\d{1,9}\s*")
 
 
@@ -119,8 +117,8 @@ class _Order:
 
     def __init__(self, source: Source, top_k: int, line_of: LineOf):
         self._source, self._top_k, self._line_of = source, top_k, line_of
-        self._turn, self._step, self._pass = 0, 0, 0
-        self._was_decoding = False
+        self._turns = PassOrder()
+        self._pass = 0
 
     def without_cut_routing(self, rows: Rows) -> Rows:
         """Leave out the last rows of the file if they are fewer than k."""
@@ -139,22 +137,15 @@ class _Order:
         k = 1 if rows.experts.ndim == 2 else self._top_k
         self._check_routings(rows, k)
         layer = rows.layer[::k]
-        falls = np.diff(layer) < 0
+        begins = np.append(True, np.diff(layer) < 0)
         if self._pass == 0 and (layer == layer[0]).all():  # the only one: each token is a pass
-            falls = np.ones(len(layer) - 1, np.bool_)
-        begins = np.append(True, falls)
-        run_begins = begins.copy()
-        run_begins[1:] |= np.diff(layer) != 0
-        run_start = np.flatnonzero(run_begins)
-        run_count = np.diff(np.append(run_start, len(layer)))
-        first_run = np.flatnonzero(begins[run_start])
-        n_tokens = np.maximum.reduceat(run_count, first_run)
-        run_of_row = np.cumsum(run_begins) - 1
-        pass_of_row = np.cumsum(begins) - 1
-        turn, first_step, decode = self._turns(n_tokens)
+            begins = np.ones(len(layer), np.bool_)
+        runs = Runs.of(layer, begins)
+        n_tokens, pass_of_row = runs.n_tokens, runs.pass_of_row
+        decode = n_tokens == 1
+        turn, first_step = self._turns.places(n_tokens, decode)
         # Where a layer has fewer tokens than others, as the last one often does, it has the last.
-        from_end = run_count[run_of_row] - (np.arange(len(layer)) - run_start[run_of_row])
-        token = (first_step + n_tokens)[pass_of_row] - from_end
+        token = (first_step + n_tokens)[pass_of_row] - runs.from_end
         passes = pass_of_row + self._pass
         self._pass += len(n_tokens)
         return replace(
@@ -177,14 +168,3 @@ class _Order:
                 f"experts here before the layer changes, where top_k = {k} are due; rows are "
                 "missing, or top_k is wrong: correct it."
             )
-
-    def _turns(self, n_tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return turn and first step of each pass, and whether it is a decode pass."""
-        decode: np.ndarray = n_tokens == 1
-        begins = ~decode & np.append(self._was_decoding, decode[:-1])
-        turn = self._turn + np.cumsum(begins)
-        before = np.cumsum(n_tokens) - n_tokens
-        start = np.maximum.accumulate(np.where(begins, before, -self._step))
-        self._turn, self._was_decoding = int(turn[-1]), bool(decode[-1])
-        self._step = int(before[-1] + n_tokens[-1] - start[-1])
-        return turn, before - start, decode

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.formats.names import OF_SLOTS
 from tracekit.trace import TraceError
 
 LineOf = Callable[[int], str]
@@ -34,6 +35,10 @@ class Rows:
     phase : uint8 [n] or None
     passes : int64 [n] or None
     token_id : int64 [n] or None
+    residency, dropped : uint8, of the shape of `experts`, or None
+    kept : uint8 [n] or None
+    expert_bytes : int64 [n] or None
+        Of the row's layer; -1: unknown.
     slots_follow : bool
         Whether a routing was made of k rows that follow each other; `number` is that of the first.
     """
@@ -48,6 +53,10 @@ class Rows:
     phase: np.ndarray | None = None
     passes: np.ndarray | None = None
     token_id: np.ndarray | None = None
+    residency: np.ndarray | None = None
+    dropped: np.ndarray | None = None
+    kept: np.ndarray | None = None
+    expert_bytes: np.ndarray | None = None
     slots_follow: bool = False
 
     def __len__(self) -> int:
@@ -150,7 +159,7 @@ class Together:
         """Return one row for each k, or None if some of them are not one routing."""
         k = self._k
         assert k is not None
-        for place in _places(rows):
+        for place in (*_places(rows), rows.expert_bytes):
             if place is not None:
                 is_as_next = np.append(place[1:] == place[:-1], True).reshape(-1, k)
                 if not is_as_next[:, : k - 1].all():
@@ -161,9 +170,8 @@ class Together:
         if experts.min() < 0 and ((experts < 0).any(axis=1) != (experts < 0).all(axis=1)).any():
             return None
         columns = {name: values[::k] for name, values in rows.columns().items() if name != "slot"}
-        columns["experts"] = experts
-        if rows.weights is not None:
-            columns["weights"] = rows.weights.reshape(-1, k)
+        given = rows.columns()
+        columns |= {name: given[name].reshape(-1, k) for name in OF_SLOTS if name in given}
         return Rows(**columns, slots_follow=True)
 
 
@@ -184,6 +192,8 @@ class Grouped:
     weights : float32 [n, k] or None
     phase : uint8 [n] or None
     token_id : int64 [n] or None
+    residency, dropped : uint8 [n, k] or None
+    kept : uint8 [n] or None
     slots_follow : bool
         Whether the further slots stand in the rows that follow.
     cut : str or None
@@ -199,6 +209,9 @@ class Grouped:
     weights: np.ndarray | None
     phase: np.ndarray | None
     token_id: np.ndarray | None
+    residency: np.ndarray | None
+    dropped: np.ndarray | None
+    kept: np.ndarray | None
     slots_follow: bool = False
     cut: str | None = None
 
@@ -282,16 +295,15 @@ def grouped(
 
 def _every(rows: Rows, labels: np.ndarray, taken: np.ndarray | slice, k: int) -> Grouped:
     """Return routings: the rows `taken` where each has a list, else k rows each in that order."""
-    lists = [rows.experts, rows.weights]
+    given = rows.columns()
+    lists = {name: given[name] for name in OF_SLOTS if name in given}
     first = taken
     if rows.experts.ndim == 1:
         if isinstance(taken, slice):
-            lists = [None if each is None else each.reshape(-1, k) for each in lists]
+            lists = {name: each.reshape(-1, k) for name, each in lists.items()}
         else:
-            lists = [None if each is None else each[taken].reshape(-1, k) for each in lists]
+            lists = {name: each[taken].reshape(-1, k) for name, each in lists.items()}
             first = taken[::k]
-    experts, weights = lists
-    assert experts is not None
     assert rows.turn is not None
     return Grouped(
         turn=rows.turn[first],
@@ -299,10 +311,13 @@ def _every(rows: Rows, labels: np.ndarray, taken: np.ndarray | slice, k: int) ->
         token=rows.token[first],
         layer=rows.layer[first],
         number=rows.number[first],
-        experts=experts,
-        weights=weights,
+        experts=lists["experts"],
+        weights=lists.get("weights"),
         phase=None if rows.phase is None else rows.phase[first],
         token_id=None if rows.token_id is None else rows.token_id[first],
+        residency=lists.get("residency"),
+        dropped=lists.get("dropped"),
+        kept=None if rows.kept is None else rows.kept[first],
         slots_follow=rows.slots_follow or (rows.experts.ndim == 1 and isinstance(taken, slice)),
     )
 

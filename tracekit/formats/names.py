@@ -6,6 +6,8 @@ In: names of columns, keys or arrays. Out: which of them is which column. This m
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from tracekit.trace.schema import DECODE, HIT, MISS, PREFETCHED, PREFILL
+
 # The name here, and what else it is called; the first name that a file has counts.
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "experts": (
@@ -46,10 +48,38 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "phase": ("phase",),
     "pass": ("pass", "pass_id", "forward_pass_id"),
     "token_id": ("token_id", "token_ids", "input_ids"),
+    "residency": ("residency",),
+    "dropped": ("dropped",),
+    "kept": ("kept",),
+    "expert_bytes": ("expert_bytes",),
 }
-# Words for the phase of a token.
-PREFILL_WORDS = ("prefill", "prompt", "p", "0")
-DECODE_WORDS = ("decode", "generated", "generate", "generation", "d", "1")
+# Columns of one value a slot, as the experts have it.
+OF_SLOTS = ("experts", "weights", "residency", "dropped")
+# Columns whose values may be words, and the numbers that these stand for; "": unknown.
+_NO_OR_YES = {"0": 0, "no": 0, "false": 0, "1": 1, "yes": 1, "true": 1}
+WORDS: Mapping[str, Mapping[str, int]] = {
+    "phase": {
+        **dict.fromkeys(("prefill", "prompt", "p", "0"), PREFILL),
+        **dict.fromkeys(("decode", "generated", "generate", "generation", "d", "1"), DECODE),
+    },
+    "residency": {
+        "0": MISS,
+        "miss": MISS,
+        "1": HIT,
+        "hit": HIT,
+        "2": PREFETCHED,
+        "prefetched": PREFETCHED,
+    },
+    "dropped": _NO_OR_YES,
+    "kept": _NO_OR_YES,
+}
+# What a wrong value of such a column is, for sentences.
+NEITHER = {
+    "phase": "neither prefill nor decode (nor prompt or generated, 0 or 1)",
+    "residency": "neither miss, hit nor prefetched (nor 0, 1 or 2)",
+    "dropped": "neither true nor false (nor 1 or 0)",
+    "kept": "neither true nor false (nor 1 or 0)",
+}
 
 
 @dataclass(frozen=True)

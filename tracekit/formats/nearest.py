@@ -9,6 +9,7 @@ from tracekit.formats.arrays import NPY_MAGIC, SUFFIX, npy
 from tracekit.formats.given import File, Given
 from tracekit.formats.names import ALIASES, named
 from tracekit.formats.tables import header_of
+from tracekit.formats.torch_files import OLD_MAGIC
 from tracekit.formats.universal_jsonl import first_object
 from tracekit.formats.universal_tables import REQUIRED
 
@@ -34,6 +35,18 @@ def what_is_missing(given: Given) -> str:
 
 def _reason(file: File) -> str | None:
     """Return what a file lacks to be of the form that it is nearest to; None if it is near none."""
+    if file.head.startswith(OLD_MAGIC):
+        return (
+            "it was saved by a torch before 1.6 or in that form, which is a bare pickle and is never "
+            "run: load it with torch and save it again with torch.save"
+        )
+    if file.head[:1] == b"\x80" and file.head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
+        return "it is a bare pickle, which is a program and is never run: write its arrays instead"
+    if file.torch is not None:
+        value = file.torch.value
+        keys = [str(key) for key in value] if isinstance(value, dict) else []
+        what = f"a dict with the keys {_listed(keys)}" if keys else f"a {type(value).__name__}"
+        return f"it is a file of torch.save with {what}, which no format has"
     if any(name.endswith(SUFFIX) for name in file.members):
         arrays = [name.removesuffix(SUFFIX) for name in file.members]
         return f"it is an archive of the arrays {_listed(arrays)}, and none is called experts"
@@ -65,5 +78,5 @@ def _lacking(kind: str, what: str, columns: Sequence[str]) -> str | None:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ["".join(c if c.isprintable() else "?" for c in name[:30]) for name in names[:_NAMED]]
+    shown = [name[:30] if name.isprintable() else repr(name[:30]) for name in names[:_NAMED]]
     return ", ".join([*shown, "…"] if len(names) > _NAMED else shown)

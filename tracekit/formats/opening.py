@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracekit.datasets import resolve
+from tracekit.formats.counts.expert_counts import ExpertCounts
+from tracekit.formats.counts.format import no_trace
 from tracekit.formats.given import Given
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import Trace, TraceError, UsageError, write_trace
@@ -45,7 +47,7 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
         Nothing of that name is bundled, or the file needs an option.
     """
     paths = _resolved(path)
-    if _is_trace(paths):
+    if is_trace(paths):
         trace = Trace.open(paths[0], validate)
         if options == NOTHING_SAID:
             return trace
@@ -87,7 +89,7 @@ def import_any(
     from tracekit.formats.source import Imported, write_source
 
     paths = _resolved(path)
-    if _is_trace(paths):
+    if is_trace(paths):
         trace = open_any(paths, options=options)
         if cache_bytes is not None:
             trace.facts = trace.facts.with_budget(cache_bytes)
@@ -102,7 +104,7 @@ def import_any(
 def is_read_whole(path: Paths) -> bool:
     """Say whether `open_any` is the only way to read `path`: a trace, or a file with no chunks."""
     paths = _resolved(path)
-    return _is_trace(paths) or format_of(Given.of(paths)).is_read_whole
+    return is_trace(paths) or format_of(Given.of(paths)).is_read_whole
 
 
 def format_of(given: Given) -> "Format":
@@ -111,14 +113,18 @@ def format_of(given: Given) -> "Format":
     Raises
     ------
     TraceError
-        A file is missing, empty, or of no format; the sentence says what it lacks.
+        A file is missing, empty, or of no format, and the sentence says what it lacks; or it holds
+        counts.
     """
     from tracekit.formats.all import FORMATS
+    from tracekit.formats.counts.all import counts_format_of
     from tracekit.formats.nearest import what_is_missing
 
     for file in given.files:
         if not file.head.strip(b"\0 \t\r\n"):
             raise TraceError(f"{file.path} is empty; record or copy it again.")
+    if counts := counts_format_of(given):
+        raise counts.no_trace(given)
     for format_class in sorted(FORMATS, key=lambda each: each.is_universal):
         reader = format_class()
         if reader.recognises(given):
@@ -128,23 +134,25 @@ def format_of(given: Given) -> "Format":
     raise TraceError(what_is_missing(given))
 
 
-def as_trace(trace: Trace | str | Path) -> Trace:
+def as_trace(trace: Trace | ExpertCounts | str | Path) -> Trace:
     """Return `trace` itself, or open what it names; for functions that take a trace from a user.
 
     Parameters
     ----------
     trace : Trace, str or Path
-        A trace; or, as for `open_any`, a path or ``bundled:NAME``.
+        A trace; or, as for `open_any`, a path or ``bundled:NAME``. Counts are refused.
 
     Raises
     ------
     UsageError
         `trace` is none of these, or nothing of that name is bundled.
     TraceError
-        As for `open_any`.
+        As for `open_any`, and for counts.
     """
     if isinstance(trace, Trace):
         return trace
+    if isinstance(trace, ExpertCounts):
+        raise no_trace(trace.name)
     if not isinstance(trace, (str, Path)):
         raise UsageError(
             f"A trace is given as a Trace, a path or 'bundled:NAME', not as {shown(trace)}."
@@ -157,7 +165,7 @@ def _resolved(path: Paths) -> list[Path]:
     return [resolve(each) for each in named]
 
 
-def _is_trace(paths: Sequence[Path]) -> bool:
+def is_trace(paths: Sequence[Path]) -> bool:
     """Say whether `paths` name a ``.trace`` directory, or nothing that is there."""
     if len(paths) != 1:
         return False

@@ -4,41 +4,13 @@ In: numbers from flags, facts of a model file. Out: frozen dataclasses. This mod
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from tracekit.model_files.sizes import ModelSizes as ModelSizes
 from tracekit.trace.errors import UsageError
-from tracekit.trace.facts import ModelFacts
 
 AXES = ("tokens", "layers", "k")
 MIB = 1 << 20
-
-
-@dataclass(frozen=True)
-class ModelSizes:
-    """What a model's own file says.
-
-    Attributes
-    ----------
-    facts : ModelFacts
-        All layers, experts, experts a token, gating, groups.
-    layers : sequence of mappings
-        One for each MoE layer, as `tracekit.trace.writer.layers_table` takes them: `layer`,
-        `expert_bytes` (absent: unknown), and where the file has them `dense_bytes` and the arrays
-        `router_matrix`, `router_bias`, `selection_bias`, `norm_weight`.
-    estimated : str or None
-        How `expert_bytes` were estimated, where the file does not hold the experts themselves.
-    """
-
-    facts: ModelFacts
-    layers: Sequence[Mapping[str, Any]]
-    estimated: str | None = None
-
-    @property
-    def moe_layers(self) -> list[int]:
-        """The model's own numbers of its MoE layers, ascending."""
-        return sorted(int(layer["layer"]) for layer in self.layers)
 
 
 @dataclass(frozen=True)

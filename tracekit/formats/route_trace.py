@@ -38,7 +38,13 @@ REQUIRED = {
     "slot": pa.uint16(),
     "expert": pa.uint16(),
 }
-TYPES = {**REQUIRED, "weight": pa.float32(), "residency": pa.uint8(), "dropped": pa.uint8()}
+TYPES = {
+    **REQUIRED,
+    "weight": pa.float32(),
+    "residency": pa.uint8(),
+    "dropped": pa.uint8(),
+    "expert_bytes": pa.int64(),
+}
 UNKNOWN = ("nan", "-nan", "NaN")
 LISTS = {"experts": "expert", "weights": "weight", "residency": "residency", "dropped": "dropped"}
 
@@ -47,6 +53,7 @@ _LEAST_SHARE = 0.02
 
 LINE = re.compile(rb"[^\r\n]+")
 BREAK = re.compile(rb"\r\n|\r|\n")
+HEXADECIMAL = re.compile(rb"0[xX]")
 WHOLE = re.compile(rb"[ \t]*[0-9]{1,18}[ \t]*")
 NUMBER = re.compile(rb"[ \t]*[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*")
 
@@ -81,7 +88,7 @@ def _read(path: Path) -> Source:
     preamble = parse_preamble(before, str(path))
     if header is None:
         raise TraceError(f"{path} holds a preamble but no routings; record it again.")
-    rows = _Rows(str(path), data, header, len(before))
+    rows = _Rows(str(path), data, header, len(before), _sizes(preamble))
     return _source(rows, preamble)
 
 
@@ -97,6 +104,8 @@ class _Rows:
         The header in `data`.
     header_line : int
         Its line, from 1.
+    sizes : int64 [n_layer]
+        The bytes of an expert of each layer, -1 where they are not known.
 
     Attributes
     ----------
@@ -109,8 +118,16 @@ class _Rows:
         The header lacks a column, or names one twice.
     """
 
-    def __init__(self, path: str, data: bytes, header: re.Match[bytes], header_line: int):
+    def __init__(
+        self,
+        path: str,
+        data: bytes,
+        header: re.Match[bytes],
+        header_line: int,
+        sizes: np.ndarray,
+    ):
         self.path = path
+        self.sizes = sizes
         self.columns = [name.strip().decode("utf-8", "replace") for name in header[0].split(b",")]
         missing = [name for name in REQUIRED if name not in self.columns]
         if missing or len(set(self.columns)) < len(self.columns):
@@ -128,7 +145,12 @@ class _Rows:
 
     def _lacks_its_end(self, line: bytes) -> bool:
         """Say whether a line without a line break was cut: a field is missing, empty or wrong."""
-        return bool(line) and (line.endswith(b",") or self._fault(line) is not None)
+        if not line or line.endswith(b",") or self._fault(line) is not None:
+            return bool(line)
+        fields = dict(zip(self.columns, line.split(b","), strict=True))
+        read, layer = int(fields.get("expert_bytes", 0)), int(fields["layer"])
+        known = int(self.sizes[layer]) if layer < len(self.sizes) else -1
+        return read != 0 and known not in (-1, read)
 
     def parse(self) -> dict[str, np.ndarray]:
         """Return the known columns as numbers, an unknown weight as NaN.
@@ -156,13 +178,23 @@ class _Rows:
             raise self._broken(str(error)) from error
         if any(table[name].null_count for name in table.column_names if name != "weight"):
             raise self._broken("a number is missing")
+        self._refuse_hexadecimal()
         values = {name: to_numpy(table[name], np.nan) for name in table.column_names}
         unknown_step = (values["step"] == -1) & (values["phase"] != DECODE)
+        never_negative = [name for name in ("turn", "layer", "expert_bytes") if name in values]
         if (values["step"][~unknown_step] < 0).any() or any(
-            (values[name] < 0).any() for name in ("turn", "layer")
+            (values[name] < 0).any() for name in never_negative
         ):
             raise self._broken("a number is negative")
         return values
+
+    def _refuse_hexadecimal(self) -> None:
+        """Refuse ``0x10``, which Arrow reads as 16."""
+        for found in HEXADECIMAL.finditer(self._data, self._start, self._end):
+            start = max(self._data.rfind(end, 0, found.start()) for end in (b"\n", b"\r")) + 1
+            line = LINE.match(self._data, start, self._end)
+            if line is not None and self._fault(line[0]) is not None:
+                raise self._broken("a number is hexadecimal")
 
     def line(self, row: int) -> int:
         """Return the line on which row `row` stands; lines between rows may be empty."""
@@ -242,6 +274,7 @@ def _source(rows: _Rows, preamble: Preamble) -> Source:
         engine=facts.engine,
         slot_order="ranked",
         notes=facts.notes,
+        warnings=_other_sizes(rows, values),
     )
     sized = [layer["layer"] for layer in preamble.layers if "expert_bytes" in layer]
     if is_cut or not _last_pass_is_whole({**columns, "pass": passes}, np.array(sized, np.int64)):
@@ -251,6 +284,33 @@ def _source(rows: _Rows, preamble: Preamble) -> Source:
             f"routing ({last})."
         )
     return source
+
+
+def _sizes(preamble: Preamble) -> np.ndarray:
+    """Return the bytes of an expert of each layer, int64 [n_layer], -1 where they are not known."""
+    sizes = np.full(len(preamble.layers), -1, np.int64)
+    for index, layer in enumerate(preamble.layers):
+        sizes[index] = layer.get("expert_bytes", -1)
+    return sizes
+
+
+def _other_sizes(rows: _Rows, values: Arrays) -> list[str]:
+    """Warn of rows that read another number of bytes than the preamble gives an expert; 0 is a hit."""
+    if "expert_bytes" not in values:
+        return []
+    sizes = rows.sizes
+    layer = np.minimum(values["layer"], len(sizes) - 1)  # others are refused later
+    differs = (sizes[layer] != -1) & (values["expert_bytes"] != sizes[layer])
+    differs &= values["expert_bytes"] != 0
+    if not differs.any():
+        return []
+    row = int(differs.argmax())
+    more = int(np.count_nonzero(differs)) - 1
+    return [
+        f"{rows.path}, line {rows.line(row)}, column expert_bytes: {values['expert_bytes'][row]} "
+        f"contradicts the {sizes[layer[row]]} bytes that the preamble gives an expert of layer "
+        f"{values['layer'][row]}{f', as do {more} more lines' if more else ''}; the preamble counts."
+    ]
 
 
 def _whole_routings(rows: _Rows, values: Arrays, k: int) -> int:

@@ -20,6 +20,7 @@ from tracekit.trace.schema import DECODE
 
 # So many slots are gathered before passes are cut off; a longer pass is gathered as a whole.
 GATHERED_SLOTS = 1 << 20
+MOST_LAYERS = 1 << 15
 ALL_DECODED = "every token is taken as decoded, since nothing says which belong to a prompt"
 FROM_PASSES = "passes of several tokens with which a turn begins are its prompt"
 # Labels of prefill passes stand before those of all decoded tokens.
@@ -96,6 +97,9 @@ class RowReader:
                     )
                 absent = n_absent > 0
             rows = rows.taken(~absent)
+        if rows.expert_bytes is not None:
+            self._note_sizes(rows)
+            rows = replace(rows, expert_bytes=None)
         if rows.turn is None:
             rows = replace(rows, turn=self._turns.of(rows.layer, rows.token, rows.passes))
         inferred = self.source.inferred
@@ -106,6 +110,31 @@ class RowReader:
             if rows.passes is None:
                 rows = replace(rows, phase=np.full(len(rows), DECODE, np.uint8))
         return rows
+
+    def _note_sizes(self, rows: Rows) -> None:
+        """Tell the source the sizes of experts that rows give; a layer has one."""
+        assert rows.expert_bytes is not None
+        # Other numbers of layers are refused where the routings are checked.
+        rows = rows.taken((rows.layer >= 0) & (rows.layer < MOST_LAYERS) & (rows.expert_bytes >= 0))
+        assert rows.expert_bytes is not None
+        by_layer = np.full(MOST_LAYERS, -1, np.int64)
+        for layer in self.source.layers:
+            by_layer[layer["layer"]] = layer["expert_bytes"]
+        # Of a layer that is new, the size in its last row counts.
+        new = by_layer[rows.layer] < 0
+        by_layer[rows.layer[new]] = rows.expert_bytes[new]
+        wrong = rows.expert_bytes != by_layer[rows.layer]
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise TraceError(
+                f"{self.line_of(int(rows.number[at]))}: an expert of layer {rows.layer[at]} has "
+                f"{rows.expert_bytes[at]} bytes here and {by_layer[rows.layer[at]]} in another "
+                "row; a layer's experts are of one size: correct it."
+            )
+        self.source.layers = [
+            {"layer": int(layer), "expert_bytes": int(by_layer[layer])}
+            for layer in np.flatnonzero(by_layer >= 0)
+        ]
 
     def _labels(self, rows: Rows) -> np.ndarray:
         """Return a label of the pass of each row, ascending within a turn, int64 [n]."""
@@ -163,7 +192,10 @@ class RowReader:
             layer=found.layer,
             experts=found.experts,
             weights=found.weights,
+            residency=found.residency,
+            dropped=found.dropped,
             token=found.token_id,
+            kept=found.kept,
             locate=locate,
         )
 

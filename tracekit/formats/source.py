@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tracekit.formats.agreement import check_agrees
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts
 from tracekit.trace.checks import Locate
@@ -82,6 +83,7 @@ def one_after_another(name: str, sources: Sequence[Source]) -> Source:
     Facts and warnings are those of all of them; where two say different things, the first counts.
     """
     if len(sources) == 1:
+        sources[0].name = name
         return sources[0]
     joined = Source(name, ())
     for source in reversed(sources):
@@ -224,6 +226,7 @@ def described(source: Source, seen: Seen, options: ImportOptions) -> tuple[Trace
     """
     if seen.top_k is None:
         raise TraceError(f"{source.name} holds no routing; record it again.")
+    check_agrees(source.name, source.model, seen, options)
     _check_top_k(source, seen, options)
     inferred = dict(source.inferred)
     n_expert = max(seen.largest_expert + 1, seen.widths.get("logits", 0), seen.top_k)
@@ -347,6 +350,7 @@ def sized(trace: Trace, options: ImportOptions) -> Trace:
     facts = trace.facts
     seen = Seen(trace.top_k, trace.n_rows, layers=set(trace.moe_layers.tolist()))
     source = Source(trace.name, (), model=dict(vars(facts.model)), layers=_rows_of(trace))
+    check_agrees(source.name, source.model, seen, options)
     _check_top_k(source, seen, options)
     inferred = dict(facts.inferred)
     model = _model(source, seen, options, facts.model.n_expert, facts.model.n_layer)

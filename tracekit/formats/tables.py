@@ -13,20 +13,18 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from tracekit.formats.lines import Lines
-from tracekit.formats.names import DECODE_WORDS, PREFILL_WORDS, Named, named
+from tracekit.formats.names import NEITHER, WORDS, Named, named
 from tracekit.formats.source import Source
 from tracekit.trace import TraceError
 
 SEPARATORS = (",", ";", "\t")
 UNKNOWN_WORDS = ("", "nan", "NaN", "-nan", "None", "null")
-PHASE_WORDS = frozenset((*PREFILL_WORDS, *DECODE_WORDS))
 _WHOLE = re.compile(r"\s*[-+]?\d{1,18}\s*")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
-_TYPES = {
-    "prompt": pa.dictionary(pa.int32(), pa.string()),
-    "phase": pa.dictionary(pa.int32(), pa.string()),
-    "weights": pa.float32(),
-}
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_TYPES = {"prompt": _TEXT, "weights": pa.float32(), **dict.fromkeys(WORDS, _TEXT)}
+# Of these a value may be missing.
+_NULLABLE = ("weights", "token_id", "residency", "dropped", "kept", "expert_bytes")
 
 
 def header_of(head: bytes) -> tuple[list[str], Named, str]:
@@ -60,7 +58,7 @@ class CsvTable:
         self._lines = lines
         self._columns = columns
         self._separator = separator
-        self._phase: str | None = None
+        self._names: dict[str, str] = {}  # from the name in the file to the name here
 
     def pieces(self, names: Named, source: Source) -> Iterator[pa.Table]:
         """Yield the known columns, piece by piece; tell the source if the last line is cut.
@@ -71,7 +69,7 @@ class CsvTable:
             A line is broken; the sentence names it.
         """
         types = {called: _TYPES.get(name, pa.int64()) for name, called in names.found.items()}
-        self._phase = names.found.get("phase")
+        self._names = {called: name for name, called in names.found.items()}
         n_rows = 0
         for piece in self._lines.pieces():
             if not piece.endswith((b"\n", b"\r")):
@@ -133,13 +131,15 @@ class CsvTable:
         if len(fields) != len(self._columns):
             return f": it has {len(fields)} fields where the header names {len(self._columns)}"
         for column, value in zip(self._columns, fields, strict=True):
-            kind = types.get(column)
-            if column == self._phase and value.strip().lower() not in PHASE_WORDS:
-                return f", column {column}: {value[:40]!r} is neither prefill nor decode"
+            kind, name = types.get(column), self._names.get(column, "")
+            if name in _NULLABLE and value.strip() in UNKNOWN_WORDS:
+                continue
+            if name in WORDS and value.strip().lower() not in WORDS[name]:
+                return f", column {column}: {value[:40]!r} is {NEITHER[name]}"
             if kind is None or pa.types.is_dictionary(kind):
                 continue
             if kind == pa.float32():
-                if value.strip() not in UNKNOWN_WORDS and not _NUMBER.fullmatch(value):
+                if not _NUMBER.fullmatch(value):
                     return f", column {column}: {value[:40]!r} is no number"
             elif not _WHOLE.fullmatch(value):
                 return f", column {column}: {value[:40]!r} is no whole number"

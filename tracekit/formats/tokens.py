@@ -29,6 +29,8 @@ class Tokens:
         As of `Routings`.
     token : int [T] or None
         Their ids.
+    kept : int [T] or None
+        0: the token did not stay.
     """
 
     turn: np.ndarray
@@ -36,15 +38,15 @@ class Tokens:
     phase: np.ndarray
     step: np.ndarray
     token: np.ndarray | None = None
+    kept: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.turn)
 
     def between(self, start: int, stop: int) -> "Tokens":
         """Return the tokens from `start` to before `stop`."""
-        token = None if self.token is None else self.token[start:stop]
         rows = slice(start, stop)
-        return Tokens(self.turn[rows], self.passes[rows], self.phase[rows], self.step[rows], token)
+        return Tokens(**{n: each[rows] for n, each in vars(self).items() if each is not None})
 
 
 def of_requests(
@@ -160,6 +162,8 @@ def routings_of(
             columns[column] = given if rows is None else given[rows]
     if tokens.token is not None:
         columns["token"] = tokens.token[token]
+    if tokens.kept is not None:
+        columns["kept"] = tokens.kept[token]
     return Routings(
         turn=tokens.turn[token],
         passes=tokens.passes[token],

@@ -19,7 +19,7 @@ from tracekit.formats.given import File, Given
 from tracekit.formats.graph_order import with_tokens
 from tracekit.formats.grouping import Rows
 from tracekit.formats.lines import Lines
-from tracekit.formats.names import Named, named
+from tracekit.formats.names import WORDS, Named, named
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
@@ -253,11 +253,20 @@ def _schema(start: _Start) -> pa.Schema:
     fields = []
     for name, key in start.names.found.items():
         value = start.row[key]
-        if name in ("prompt", "phase"):
-            kind = pa.int64() if isinstance(value, int) else pa.string()
+        if name == "prompt" or name in WORDS:
+            kind = _kind(value)
         elif name == "weights":
             kind = pa.float32()
         else:
             kind = pa.int64()
         fields.append(pa.field(key, pa.list_(kind) if isinstance(value, list) else kind))
     return pa.schema(fields)
+
+
+def _kind(value: Any) -> pa.DataType:
+    """Return the type of a value, or of the elements of a list, that may be a word."""
+    if isinstance(value, list):
+        value = value[0] if value else 0
+    if isinstance(value, bool):
+        return pa.bool_()
+    return pa.int64() if isinstance(value, int) else pa.string()

@@ -24,6 +24,7 @@ from tracekit.plots.reuse import plot_reuse
 from tracekit.plots.working_set import plot_working_set
 from tracekit.plots.overlap import plot_overlap
 from tracekit.plots.concentration import plot_concentration
+from tracekit.plots.pinning import plot_pinning
 from tracekit.plots.timeline import plot_timeline
 # isort: on
 
@@ -37,6 +38,7 @@ __all__ = [
     "plot_gains",
     "plot_horizon",
     "plot_overlap",
+    "plot_pinning",
     "plot_popularity",
     "plot_popularity_sorted",
     "plot_predictability",

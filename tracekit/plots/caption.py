@@ -4,15 +4,16 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
-from tracekit.formats import as_trace
+from tracekit.formats import ExpertCounts, as_trace_or_counts
 from tracekit.plots.style import GREY, shortened
 from tracekit.trace import Trace
 
 
-def caption(trace: Trace | str | Path) -> str:
-    """Return the names of the model and of the trace."""
-    trace = as_trace(trace)
-    names = (trace.facts.model.name, Path(trace.name).absolute().name)
+def caption(trace: Trace | ExpertCounts | str | Path) -> str:
+    """Return the names of the model and of the trace; of counts, those that they have."""
+    trace = as_trace_or_counts(trace)
+    model = trace.model or "counts" if isinstance(trace, ExpertCounts) else trace.facts.model.name
+    names = (model, Path(trace.name).absolute().name)
     return ", ".join(map(shortened, names))
 
 

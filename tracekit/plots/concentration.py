@@ -45,6 +45,7 @@ _LINES = {
     "concentration",
     "routing entropy and top-1 share, layer by layer",
     lambda trace, choices: routing_concentration(trace),
+    takes_counts=True,
 )
 def plot_concentration(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw how even each layer's routing is.

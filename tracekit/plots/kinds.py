@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from tracekit.analysis.budget import DEFAULT_FRACTION, default_budget
 from tracekit.analysis.runs import RECORDED
 from tracekit.figures import in_mib
-from tracekit.formats import as_trace
+from tracekit.formats import ExpertCounts, as_trace, as_trace_or_counts
 from tracekit.policies import Policy, load_policies
 from tracekit.registry import unknown
 from tracekit.trace import Trace, UsageError
@@ -115,27 +115,32 @@ class Kind:
     ----------
     name, summary : str
     data : callable
-        (trace, choices) → the DataFrame that the plot draws.
+        (trace, choices) → the DataFrame that the plot draws; of a trace or of counts if it takes them.
     draw : callable
         (DataFrame, ax=…) → Axes.
     reads : tuple of str
         The names of the `Choices` that concern it, besides seed and jobs.
     at_one_budget : bool
         It shows one cache budget, which somebody has to choose.
+    takes_counts : bool
+        It needs no order: counts will do.
     """
 
     name: str
     summary: str
-    data: Callable[[Trace, Choices], pd.DataFrame]
+    data: Callable[[Any, Choices], pd.DataFrame]
     draw: Callable[..., Axes]
     reads: tuple[str, ...] = ()
     at_one_budget: bool = False
+    takes_counts: bool = False
 
-    def compute(self, trace: Trace | str | Path, choices: Choices) -> pd.DataFrame:
+    def compute(self, trace: Trace | ExpertCounts | str | Path, choices: Choices) -> pd.DataFrame:
         """Return what the plot draws; ``attrs["notes"]`` says what a reader has to know of it."""
-        trace = as_trace(trace)
-        frame = self.data(trace, choices)
-        note = _example_budget(trace, choices) if self.at_one_budget else None
+        if self.takes_counts:
+            return self.data(as_trace_or_counts(trace), choices)
+        opened = as_trace(trace)
+        frame = self.data(opened, choices)
+        note = _example_budget(opened, choices) if self.at_one_budget else None
         if note is not None:
             frame.attrs["notes"] = [note]
         return frame
@@ -158,10 +163,11 @@ KINDS: dict[str, Kind] = {}
 def register(
     name: str,
     summary: str,
-    data: Callable[[Trace, Choices], pd.DataFrame],
+    data: Callable[[Any, Choices], pd.DataFrame],
     *,
     reads: tuple[str, ...] = (),
     at_one_budget: bool = False,
+    takes_counts: bool = False,
 ) -> Callable[[Draw], Draw]:
     """Return a decorator that registers a function as the one that draws a kind; see `Kind`.
 
@@ -172,7 +178,7 @@ def register(
     def decorate(draw: Draw) -> Draw:
         if name in KINDS:
             raise ValueError(f"the kind of plot {name!r} is registered twice")
-        KINDS[name] = Kind(name, summary, data, draw, reads, at_one_budget)
+        KINDS[name] = Kind(name, summary, data, draw, reads, at_one_budget, takes_counts)
         return draw
 
     return decorate

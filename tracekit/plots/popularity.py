@@ -16,6 +16,7 @@ from tracekit.plots.style import SEQUENTIAL, axes_or_new, finish, layer_range, w
     "popularity",
     "how often each expert is selected, layer × expert",
     lambda trace, choices: expert_popularity(trace),
+    takes_counts=True,
 )
 def plot_popularity(
     data: pd.DataFrame, *, ax: Axes | None = None, by: str = "expert", **style: Any
@@ -68,6 +69,7 @@ def plot_popularity(
     "popularity-sorted",
     "the same, each layer's favourites first",
     lambda trace, choices: expert_popularity(trace),
+    takes_counts=True,
 )
 def plot_popularity_sorted(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) -> Axes:
     """Draw `plot_popularity` with each layer's most selected expert first."""

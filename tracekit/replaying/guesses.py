@@ -65,7 +65,9 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     training = Training(trace, DecodedTurns.of(trace))
     training.teach([entry])
     n_expert, k, n_layers = predictor.routers.n_expert, trace.top_k, len(trace.moe_layers)
-    batch = np.flatnonzero(batches.phase == DECODE).reshape(-1, n_layers)
+    decoded = np.flatnonzero(batches.phase == DECODE)
+    n_whole = len(decoded) // n_layers  # the last pass may be cut
+    batch = decoded[: n_whole * n_layers].reshape(-1, n_layers)
     # Tokens that are verified together each have k guesses: the best of each token come first.
     most = trace.most_decoded_at_once
     keys = np.full((len(batches), k * most), -1, np.int32)

@@ -70,8 +70,9 @@ def _guessed_share(batches: Batches) -> float:
     """Return for which share of the decoded tokens there is a guess at some layer."""
     if batches.guesses is None:
         return 1.0
-    keys = batches.guesses.keys[batches.phase == DECODE]
-    of_tokens = (keys >= 0).reshape(-1, len(batches.expert_bytes) * keys.shape[1])
+    keys, n_layers = batches.guesses.keys[batches.phase == DECODE], len(batches.expert_bytes)
+    whole = len(keys) // n_layers * n_layers  # the last pass may be cut
+    of_tokens = (keys[:whole] >= 0).reshape(-1, n_layers * keys.shape[1])
     return float(of_tokens.any(axis=1).mean()) if len(of_tokens) else 1.0
 
 

@@ -1,17 +1,19 @@
-"""Why a replay differs from the recording: other policies, budgets and passes are tried.
+"""Why a replay differs from the recording: other policies, budgets, passes, and bypass are tried.
 
 In: a trace whose recording a replay does not give. Out: a clause that names what does give it, or
 comes close; None if nothing that was tried does. Nothing is named that was not tried.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.figures import MIB
+from tracekit.figures import MIB, exact_mib
 from tracekit.policies import POLICIES, Batches, Policy, load_policy
-from tracekit.replaying.agreement import (
+from tracekit.replaying.batches import build_batches
+from tracekit.replaying.comparison import (
     Compared,
     Recorded,
     compare,
@@ -20,7 +22,6 @@ from tracekit.replaying.agreement import (
     recorded_of,
     run,
 )
-from tracekit.replaying.batches import build_batches
 from tracekit.trace import Trace
 from tracekit.trace.agreement import RECORDER_AT_FAULT
 from tracekit.trace.columns import to_table
@@ -96,13 +97,17 @@ def _tried(trace: Trace, policy: Policy) -> str | None:
         if is_plain(cls) and cls.name != policy.name:
             n_differ = len(as_it_is.compared(load_policy(cls.name), budget))
             tried.append((n_differ, f"the policy {cls.name}"))
+    if policy.can_bypass:
+        bypass = replace(as_it_is, batches=replace(as_it_is.batches, bypass=True))
+        n_differ = len(bypass.compared(policy, budget))
+        tried.append((n_differ, "dropping at once what a load has used (--bypass)"))
     other = _other_budget(as_it_is, policy)
     if other is not None:
         n_differ = len(as_it_is.compared(policy, other))
-        tried.append((n_differ, f"a budget of {other / MIB:.12g} MiB"))
+        tried.append((n_differ, f"a budget of {exact_mib(other)} MiB"))
     exact = [name for n_differ, name in tried if n_differ == 0]
     if exact:
-        part = "" if len(rows["pass"]) == trace.n_rows else " at its beginning"
+        part = " at its beginning" if trace.n_rows * trace.top_k > MOST_SLOTS else ""
         return f"{' or '.join(exact)} gives what was recorded{part}"
     if as_it_is.lacks_prompts(policy, budget):
         return (
@@ -116,11 +121,13 @@ def _beginning(trace: Trace) -> Columns:
     """Return the place, the experts and what was recorded of the first `MOST_SLOTS`."""
     lists = ["experts", *(name for name in ("residency", "dropped") if trace.has(name))]
     columns = trace.routing([*_PLACE, *lists])
-    passes, most = columns["pass"], max(1, MOST_SLOTS // trace.top_k)
-    if len(passes) <= most:
-        return columns
-    n_rows = int(np.searchsorted(passes, passes[most], side="left")) or most  # whole passes
-    return {name: values[:n_rows] for name, values in columns.items()}
+    passes, n_rows = columns["pass"], max(1, MOST_SLOTS // trace.top_k)
+    if n_rows >= len(passes):
+        if trace.complete:
+            return columns
+        n_rows = len(passes) - 1  # the last pass may be cut off
+    whole = int(np.searchsorted(passes, passes[n_rows], side="left"))
+    return {name: values[: whole or n_rows] for name, values in columns.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,12 +211,10 @@ def _least_budget(of: _Run, policy: Policy, top: int, is_enough: Callable[[int],
 
 def _roundest(low: int, high: int) -> int:
     """Return the number of bytes from `low` to `high` that is written shortest in MiB."""
-    unit = 1000 * MIB
-    while unit > 1:
-        size = -(-low // unit) * unit
-        if size <= high:
+    for unit in (1000, 100, 10, 1, 0.1, 0.01, 0.001):
+        size = round(unit * math.ceil(low / MIB / unit) * MIB)
+        if low <= size <= high:
             return size
-        unit = unit // 10 if unit > MIB else unit // 2
     return low
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Cell, Policy
 from tracekit.replaying.rows import Validation
-from tracekit.replaying.slots import first_slots, lookup_of_slots
+from tracekit.replaying.slots import states_of_lookups
 from tracekit.routing.residency import UNKNOWN, recorded_states
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE, MISS
@@ -59,7 +59,7 @@ def recorded_residency(trace: Trace, batches: Batches) -> Recorded:
             f"{trace.name} carries no residency, so a replay cannot be validated against it; "
             "record with a streaming cache to have it."
         )
-    states = recorded_states(trace).ravel()[first_slots(lookup_of_slots(trace, batches))]
+    states = states_of_lookups(trace, batches, recorded_states(trace))
     decode = np.repeat(batches.phase == DECODE, batches.lookups)
     known = np.flatnonzero(decode & (states != UNKNOWN))
     return Recorded(known, states[known] != MISS)

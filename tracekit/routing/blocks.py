@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tracekit.routing.cut import cut_pass
 from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError, UsageError
 from tracekit.trace.passes import by_token
@@ -197,7 +198,13 @@ def decode_blocks(
     start, start_in_turn, n_passes = 0, 0, 0
     turn: int | None = None
     before: Block | None = None
+    cut = cut_pass(trace)
     for rows in trace.iter_routing(["turn", "pass", "step", "experts", *of_routing], phase=DECODE):
+        if cut is not None and rows["pass"][-1] == cut:
+            whole = int(np.searchsorted(rows["pass"], cut))
+            rows = {name: values[:whole] for name, values in rows.items()}
+            if not whole:
+                return
         order = by_token(rows["pass"], rows["step"])
         # A decoded token has every MoE layer, in order: its rows form a grid.
         grid = {

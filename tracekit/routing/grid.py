@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.routing.cut import whole_decode_rows
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.passes import by_token
 from tracekit.trace.schema import DECODE
@@ -72,7 +73,8 @@ def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
     shape = (-1, len(layers))
     which: np.ndarray | slice = slice(None)
     if kept_only:
-        which = trace.kept[trace.steps(["phase"])["phase"] == DECODE]
+        kept = trace.kept[trace.steps(["phase"])["phase"] == DECODE]
+        which = kept[: len(rows["turn"]) // len(layers)]  # a cut token has no place in a grid
     return DecodeGrid(
         turn=rows["turn"].reshape(shape)[which, 0],
         step=rows["step"].reshape(shape)[which, 0],
@@ -87,9 +89,9 @@ def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:
 
 
 def decode_order(trace: Trace) -> np.ndarray:
-    """Return the rows of the decode routings token by token, int64 [T * L]."""
-    routing = trace.routing(["phase", "pass", "step"])
-    decode = np.flatnonzero(routing["phase"] == DECODE)
+    """Return the rows of the decode routings token by token, int64 [T * L]; no cut token's."""
+    routing = trace.routing(["pass", "step"])
+    decode = whole_decode_rows(trace)
     order = by_token(routing["pass"][decode], routing["step"][decode])
     return decode if order is None else decode[order]
 

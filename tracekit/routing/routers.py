@@ -13,8 +13,8 @@ from tracekit.trace.schema import DECODE
 def rounded_routers(trace: Trace) -> dict[int, str]:
     """Return the type of each router that is not stored as F32, by the model's number of the layer.
 
-    llama.cpp rounds the gate input for the product with such a matrix. `tracekit record` notes the
-    types; other traces say nothing of them.
+    llama.cpp rounds the gate input for the product with such a matrix, torch the gate input and the
+    logits. A recording notes the types; other traces say nothing of them.
     """
     noted = trace.facts.notes.get("router_types")
     types = noted.items() if isinstance(noted, dict) else ()

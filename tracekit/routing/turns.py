@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tracekit.routing.cut import whole_decode_rows
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
 from tracekit.trace.schema import DECODE
@@ -39,8 +40,7 @@ class DecodedTurns:
         MissingDataError
             No turn decoded a token.
         """
-        rows = trace.routing(["turn", "phase"])
-        decode = rows["turn"][rows["phase"] == DECODE]
+        decode = trace.routing(["turn"])["turn"][whole_decode_rows(trace)]
         turn, n_rows = np.unique(decode, return_counts=True)
         if not len(turn):
             raise MissingDataError(

@@ -63,7 +63,7 @@ class PredictResult:
 
     @property
     def rounded_routers(self) -> dict[int, str]:
-        """The types of routers for which llama.cpp rounds the gate input, by layer."""
+        """The types of routers for which the engine rounds the product, by layer."""
         return rounded_routers(self.trace)
 
     @property

@@ -35,7 +35,7 @@ def alarm(rows: Sequence[Row], rounded: Mapping[int, str] | None = None) -> list
     ----------
     rows : sequence of Row
     rounded : mapping of int to str, optional
-        The types of routers for which llama.cpp rounds the gate input, by layer.
+        The types of routers for which the engine rounds the product, by layer.
     """
     for row in rows:
         if not row.scored.is_control or row.hits == row.slots:
@@ -71,8 +71,8 @@ def _causes(layers: Sequence[LayerRow], rounded: Mapping[int, str]) -> str:
     ]
     if len(names) == len(types):
         by_product = (
-            f"their routers are stored as {joined(names)}, and llama.cpp rounds the gate input for "
-            "the product with such a matrix, which the control does not"
+            f"their routers are stored as {joined(names)}, and the engine rounds for the product "
+            "with such a matrix, which the control does not"
         )
         if min(layer.slot_accuracy or 0 for layer in layers) >= LEAST_AFTER_ROUNDING:
             return by_product

@@ -58,6 +58,10 @@ class Agreement:
         ):
             if not 0 <= part <= whole:
                 raise ValueError(f"{part} of {whole} cannot differ; verify the trace anew")
+        if self.first_mismatch is not None and not {"recorded", "replayed"} <= {
+            *self.first_mismatch
+        }:
+            raise ValueError("first_mismatch lacks recorded or replayed; verify the trace anew")
 
     @property
     def holds(self) -> bool:
@@ -74,7 +78,8 @@ class Agreement:
         """How much of what was compared differs: ``12 of 480 lookups (…)``."""
         if self.holds:
             parts = ((self.n_lookups, "lookups"), (self.n_passes, "passes"))
-            return " and ".join(f"none of {count} {name}" for count, name in parts if count)
+            compared = [f"none of {count} {name}" for count, name in parts if count]
+            return " and ".join(compared or ["none of 0 lookups"])
         text = f"the counts of {self.n_passes_mismatched} of {self.n_passes} passes"
         if self.n_mismatched:
             text = f"{self.n_mismatched} of {self.n_lookups} lookups"

@@ -77,6 +77,27 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             raise
 
 
+@contextmanager
+def result_file(path: Path) -> Iterator[BinaryIO]:
+    """Do as `whole_file` does for the file that a link names; write a device or a pipe directly.
+
+    Raises
+    ------
+    TracekitError
+    """
+    if is_device(path):
+        with writing(path), path.open("wb") as file:
+            yield file
+    else:
+        with whole_file(path.resolve()) as file:
+            yield file
+
+
+def is_device(path: Path) -> bool:
+    """Say whether `path` is there and neither a file nor a folder: it cannot be replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def sync_names(folder: Path) -> None:
     """Wait until the names of the files in `folder` are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)

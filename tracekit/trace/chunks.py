@@ -47,6 +47,8 @@ class Routings:
     gate_input : float [n, n_embd], optional
     token : int [n], optional
         Id of the row's token; -1: unknown.
+    kept : bool or uint8 [n], optional
+        0: the row's token did not stay. What a later pass takes back need not be marked.
     locate : callable, optional
         Maps (row, slot) of this chunk to the words that tell a user where that is in the source.
     """
@@ -63,6 +65,7 @@ class Routings:
     logits: np.ndarray | None = None
     gate_input: np.ndarray | None = None
     token: np.ndarray | None = None
+    kept: np.ndarray | None = None
     locate: Locate | None = None
 
     def __len__(self) -> int:
@@ -158,10 +161,12 @@ class Numbered:
         }
         place["pass"] = np.asarray(chunk.passes)
         columns: dict[str, np.ndarray] = {**place, "experts": experts}
-        for name in ("weights", "residency", "dropped", "logits", "gate_input", "token"):
+        for name in _FURTHER:
             values = getattr(chunk, name)
             if values is not None:
                 columns[name] = np.asarray(values)
+                if name in ("residency", "dropped"):
+                    self._whole(name, columns[name], _UNKNOWN[name], locate)
         order = _order(place)
         if order is not None:
             columns = {name: values[order] for name, values in columns.items()}
@@ -237,7 +242,8 @@ class Numbered:
                 seen.columns.add(name)
 
 
-_UNKNOWN = {"residency": 255, "dropped": 255, "token": -1}
+_FURTHER = ("weights", "residency", "dropped", "logits", "gate_input", "token", "kept")
+_UNKNOWN = {"residency": 255, "dropped": 255, "token": -1, "kept": 1}
 _DTYPES = {
     "turn": np.int32,
     "pass": np.int32,
@@ -251,6 +257,7 @@ _DTYPES = {
     "logits": np.float32,
     "gate_input": np.float32,
     "token": np.int32,
+    "kept": np.bool_,
 }
 
 
@@ -324,6 +331,8 @@ def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
     at = np.unique(key, return_index=True)[1]
     steps = {name: columns[name][at] for name in ("turn", "pass", "step", "phase")}
     steps["kept"] = kept_steps(steps["turn"], steps["pass"], steps["step"])
+    if "kept" in columns:
+        steps["kept"] &= ~np.isin(key[at], key[~columns["kept"]])
     valid: dict[str, np.ndarray | None] = {}
     if "token" in columns:
         steps["token"] = columns["token"][at]

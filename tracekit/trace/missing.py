@@ -19,9 +19,13 @@ LATE = "begins_late"
 
 
 def missing_rows(
-    name: str, facts: TraceFacts, rows: Arrays, steps: Arrays, kept: Callable[[], np.ndarray],
+    name: str,
+    facts: TraceFacts,
+    rows: Arrays,
+    steps: Arrays,
+    kept: Callable[[], np.ndarray],
     layers: Arrays,
-) -> str | None:  # fmt: skip
+) -> str | None:
     """Return the sentence about what the trace `name` lacks, None if nothing is seen to be missing.
 
     In one pass all layers but the last hold the same steps; passes and turns count up from 0; a

@@ -45,14 +45,13 @@ class Recovered:
     def sentence(self, directory: Path) -> str:
         """Say what is kept; if parts were left out, also why, and how many passes were found."""
         n_tokens = self.steps.n_rows
-        kept = f"its first {n_tokens} tokens are kept" if n_tokens else "before its first token"
-        text = f"{directory} is incomplete: the recording was cut short, {kept}"
+        kept = f"{n_tokens} tokens are kept" if n_tokens else "before its first token"
+        first = "its first " if n_tokens and not self.faults else ""
+        text = f"{directory} is incomplete: the recording was cut short, {first}{kept}"
         if not self.faults:
             return f"{text}."
         more = len(self.faults) - _SHOWN
         reasons = self.faults[:_SHOWN] + [f"{more} more parts are left out"] * (more > 0)
-        if n_tokens:
-            text = text.replace("its first ", "")
         return (
             f"{text}, {len(self.passes)} of the {len(self.found)} passes found: "
             f"{', '.join(reasons)}."

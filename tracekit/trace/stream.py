@@ -25,7 +25,7 @@ from tracekit.trace.facts import TraceFacts
 from tracekit.trace.folder import TraceFolder
 from tracekit.trace.layers import check_table
 from tracekit.trace.order import OrderSoFar
-from tracekit.trace.passes import group_ends, kept_steps
+from tracekit.trace.passes import group_ends
 from tracekit.trace.rows import FileRows, WithColumn, width
 from tracekit.trace.schema import (
     DECODE,
@@ -34,6 +34,7 @@ from tracekit.trace.schema import (
     STEPS_FILE,
     steps_schema,
 )
+from tracekit.trace.writer import kept_of
 
 # Chunks that wait for the encoder; beyond it `add` waits.
 MOST_WAITING = 2
@@ -183,6 +184,4 @@ class TraceStream:
     def _write_kept(self, path: Path) -> None:
         """Write the steps again: a pass took back steps of a chunk before its own."""
         rows = FileRows(path)
-        columns = rows.read(["turn", "pass", "step"])
-        kept = kept_steps(*(to_numpy(columns[name]) for name in columns.column_names))
-        write_rows(path, rows.schema, WithColumn(rows, rows.schema.field("kept"), kept))
+        write_rows(path, rows.schema, WithColumn(rows, rows.schema.field("kept"), kept_of(rows)))

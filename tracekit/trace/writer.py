@@ -304,7 +304,7 @@ class TraceWriter:
             rows = rows_of(parts[file], schema)
             whole: Rows | WithColumn = rows
             if file == STEPS_FILE:
-                whole = WithColumn(rows, schema.field("kept"), _kept(rows))
+                whole = WithColumn(rows, schema.field("kept"), kept_of(rows))
             filled = self._parts.filled_columns.__contains__
             write_rows(folder / file, _without_empty_lists(schema, filled), whole)
         self._check_layers(folder)
@@ -326,7 +326,7 @@ class TraceWriter:
             )
 
 
-def _kept(steps: Rows) -> np.ndarray:
+def kept_of(steps: Rows) -> np.ndarray:
     """Return which steps stayed: a later pass may have taken back what was written as kept."""
     columns = steps.read(["turn", "pass", "step", "kept"])
     turn, passes, step, kept = (

@@ -1,0 +1,31 @@
+"""The pass in which an incomplete recording ends: it may lack routings of its last layers.
+
+In: a trace. Out: the number of that pass. A grid of tokens and layers has no place for it, and a
+predictor is not asked about it; a cache saw it as far as it goes.
+"""
+
+import numpy as np
+
+from tracekit.trace import Trace
+from tracekit.trace.schema import DECODE
+
+
+def cut_pass(trace: Trace) -> int | None:
+    """Return the last pass, if it is a decode pass that lacks routings; None if it is whole."""
+    if trace.complete or not trace.n_rows:
+        return None
+    rows = trace.routing(["pass", "phase", "layer"])
+    last = int(rows["pass"][-1])
+    layers = rows["layer"][int(np.searchsorted(rows["pass"], last)) :]
+    if rows["phase"][-1] != DECODE:
+        return None
+    n_tokens = int(np.count_nonzero(layers == layers[0]))
+    return None if len(layers) == n_tokens * len(trace.moe_layers) else last
+
+
+def whole_decode_rows(trace: Trace) -> np.ndarray:
+    """Return the rows of the decode routings without those of `cut_pass`, int64 [n]."""
+    rows = trace.routing(["pass", "phase"])
+    decode = rows["phase"] == DECODE
+    cut = cut_pass(trace)
+    return np.flatnonzero(decode if cut is None else decode & (rows["pass"] != cut))
