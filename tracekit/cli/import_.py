@@ -9,7 +9,7 @@ import typer
 
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
-from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption, number
 from tracekit.cli.output import check_free
 from tracekit.figures import MIB, in_bytes
 from tracekit.trace.errors import UsageError
@@ -30,6 +30,7 @@ def import_(
         typer.Option(
             "--cache-mib",
             metavar="MIB",
+            parser=number("--cache-mib"),
             help="Size of the engine's expert cache, if FILE does not say it.",
         ),
     ] = None,

@@ -47,7 +47,6 @@ LISTS = {"experts": "expert", "weights": "weight", "residency": "residency", "dr
 
 LINE = re.compile(rb"[^\r\n]+")
 BREAK = re.compile(rb"\r\n|\r|\n")
-HEXADECIMAL = re.compile(rb"0[xX]")
 WHOLE = re.compile(rb"[ \t]*[0-9]{1,18}[ \t]*")
 NUMBER = re.compile(rb"[ \t]*[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*")
 
@@ -174,11 +173,14 @@ class _Rows:
 
     def _refuse_hexadecimal(self) -> None:
         """Refuse ``0x10``, which Arrow reads as 16."""
-        for found in HEXADECIMAL.finditer(self._data, self._start, self._end):
-            start = max(self._data.rfind(end, 0, found.start()) for end in (b"\n", b"\r")) + 1
-            line = LINE.match(self._data, start, self._end)
-            if line is not None and self._fault(line[0]) is not None:
-                raise self._broken("a number is hexadecimal")
+        for mark in (b"0x", b"0X"):  # a regular expression takes longer than all else
+            found = self._data.find(mark, self._start, self._end)
+            while found >= 0:
+                start = max(self._data.rfind(end, 0, found) for end in (b"\n", b"\r")) + 1
+                line = LINE.match(self._data, start, self._end)
+                if line is not None and self._fault(line[0]) is not None:
+                    raise self._broken("a number is hexadecimal")
+                found = self._data.find(mark, found + 1, self._end)
 
     def line(self, row: int) -> int:
         """Return the line on which row `row` stands; lines between rows may be empty."""
@@ -250,7 +252,10 @@ def _trace(rows: _Rows, preamble: Preamble) -> Trace:
         return f"{rows.path}, line {rows.line(in_file * k + slot)}"
 
     is_complete = not is_cut and _last_pass_is_whole(columns)
-    warnings = _other_sizes(rows, values)
+    warnings = []
+    if "expert_bytes" in values:
+        read = values["expert_bytes"][: n_whole * k].reshape(n_whole, k)
+        warnings = _other_sizes(rows, values["layer"][: n_whole * k : k], read)
     if not is_complete:
         last = ", ".join(f"{name} {columns[name][-1]}" for name in ("turn", "step", "layer"))
         warnings.append(
@@ -273,22 +278,28 @@ def _sizes(preamble: Preamble) -> np.ndarray:
     return to_numpy(preamble.layers["expert_bytes"], -1)
 
 
-def _other_sizes(rows: _Rows, values: Arrays) -> list[str]:
-    """Warn of rows that read another number of bytes than the preamble gives an expert; 0 is a hit."""
-    if "expert_bytes" not in values:
-        return []
-    sizes = rows.sizes
-    layer = np.minimum(values["layer"], len(sizes) - 1)  # others are refused later
-    differs = (sizes[layer] != -1) & (values["expert_bytes"] != sizes[layer])
-    differs &= values["expert_bytes"] != 0
+def _other_sizes(rows: _Rows, layer: np.ndarray, read: np.ndarray) -> list[str]:
+    """Warn of rows that read another number of bytes than the preamble gives an expert.
+
+    Parameters
+    ----------
+    rows : _Rows
+    layer : int16 [n]
+        Of each routing, in the order of the file.
+    read : int64 [n, k]
+        What each row says was read: 0 where the expert was resident.
+    """
+    sizes = rows.sizes[np.minimum(layer, len(rows.sizes) - 1)]  # other layers are refused later
+    differs = (read != sizes[:, None]) & (read != 0) & (sizes != -1)[:, None]
     if not differs.any():
         return []
-    row = int(differs.argmax())
+    routing, slot = divmod(int(differs.argmax()), read.shape[1])
     more = int(np.count_nonzero(differs)) - 1
     return [
-        f"{rows.path}, line {rows.line(row)}, column expert_bytes: {values['expert_bytes'][row]} "
-        f"contradicts the {sizes[layer[row]]} bytes that the preamble gives an expert of layer "
-        f"{values['layer'][row]}{f', as do {more} more lines' if more else ''}; the preamble counts."
+        f"{rows.path}, line {rows.line(routing * read.shape[1] + slot)}, column expert_bytes: "
+        f"{read[routing, slot]} contradicts the {sizes[routing]} bytes that the preamble gives an "
+        f"expert of layer {layer[routing]}{f', as do {more} more lines' if more else ''}; the "
+        "preamble counts."
     ]
 
 

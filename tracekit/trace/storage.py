@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tracekit.trace.columns import empty_table, to_numpy
 from tracekit.trace.errors import TraceError
-from tracekit.trace.facts import TraceFacts
+from tracekit.trace.facts import NotFiniteError, TraceFacts, parse_json
 from tracekit.trace.rows import FileRows, Rows, TableRows, reading
 from tracekit.trace.schema import (
     FACTS_FILE,
@@ -72,7 +72,9 @@ def read_facts(directory: Path) -> TraceFacts:
     with reading(path):
         text = path.read_bytes().decode("utf-8-sig")
     try:
-        data = json.loads(text)
+        data = parse_json(text)
+    except NotFiniteError as error:
+        raise TraceError(f"{path}: {error}; correct it, or record the trace again.") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(
             f"{path} is not valid JSON ({_json_fault(error)}); it is cut short or damaged: copy it "
