@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
 from tracekit.own_modules import import_own
-from tracekit.trace.build import shown
+from tracekit.trace.build import on_one_line, shown
 from tracekit.trace.errors import UsageError
 
 
@@ -36,7 +36,7 @@ def unknown(kind: str, name: str, known: Collection[str]) -> UsageError:
     """Return the error about a name that is not among `known`: it names the nearest match."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}."
-    return UsageError(f"No {kind} is called {name!r}; {hint}")
+    return UsageError(f"No {kind} is called {shown(name)}; {hint}")
 
 
 class Registry(Generic[T]):
@@ -109,7 +109,7 @@ class Registry(Generic[T]):
                 _users_files.add(module.__file__)
             return cls
         raise UsageError(
-            f"{spec!r} is not a {self.kind}: {module_name} must hold a class {class_name!r} "
+            f"{shown(spec)} is not a {self.kind}: {on_one_line(module_name)} must hold a class {shown(class_name)} "
             f"derived from {self.base.__module__}.{self.base.__name__}."
         )
 
@@ -117,29 +117,33 @@ class Registry(Generic[T]):
         """Check that a user's class can be made, and has a name that no other class has."""
         if missing := getattr(cls, "__abstractmethods__", None):
             raise UsageError(
-                f"{spec!r} lacks {', '.join(sorted(missing))}, which every {self.kind} has; write it."
+                f"{shown(spec)} lacks {', '.join(sorted(missing))}, which every {self.kind} has; write it."
             )
         name = getattr(cls, "name", None)
         if not isinstance(name, str):
-            raise UsageError(f"{spec!r} has no name to print; give the class one: name = 'mine'.")
+            raise UsageError(
+                f"{shown(spec)} has no name to print; give the class one: name = 'mine'."
+            )
         if self._classes.get(name, cls) is not cls:
             raise UsageError(
-                f"{spec!r} is called {name!r}, as one that comes with tracekit; give it a name of "
+                f"{shown(spec)} is called {shown(name)}, as one that comes with tracekit; give it a name of "
                 "its own."
             )
 
     def _import(self, spec: str, module_name: str, class_name: str) -> ModuleType:
-        fault = f"The {self.kind} {spec!r} cannot be loaded"
+        fault = f"The {self.kind} {shown(spec)} cannot be loaded"
         if module_name.endswith(".py") or "/" in module_name:
             raise UsageError(
                 f"{fault}: a module is named, not its file; in the file's folder, write "
-                f"{PurePath(module_name).stem}:{class_name}."
+                f"{on_one_line(f'{PurePath(module_name).stem}:{class_name}')}."
             )
         try:
             return import_own(module_name)
         except (ImportError, TypeError, ValueError) as error:  # the latter: no name of a module
             raise UsageError(
-                f"{fault}: {error}; the module must be importable from the current directory."
+                f"{fault}: {on_one_line(str(error))}; the module must be importable from the current "
+                "directory."
             ) from error
         except Exception as error:
-            raise UsageError(f"{fault}: {type(error).__name__}: {error}.") from error
+            reason = on_one_line(f"{type(error).__name__}: {error}")
+            raise UsageError(f"{fault}: {reason}.") from error

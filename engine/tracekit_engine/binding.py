@@ -12,9 +12,11 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TypeVar
 
+from tracekit.trace.build import on_one_line
 from tracekit.trace.errors import TracekitError
 
 LOG_ERROR, LOG_CONTINUED = 4, 5
+_LONGEST_MESSAGE = 300  # characters
 _INSTALL = "pip install 'tracekit[engine]'"
 _ABORT_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 _one_at_a_time = threading.Lock()
@@ -177,7 +179,9 @@ class Log:
         if level != LOG_CONTINUED:
             self._level = level
         if self._level == LOG_ERROR:
-            self._lines.append(text.decode("utf-8", "replace").strip())
+            self._lines.append(
+                on_one_line(text.decode("utf-8", "replace").strip(), _LONGEST_MESSAGE)
+            )
             del self._lines[:-8]
 
     def clear(self) -> None:

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from tracekit.trace import TracekitError
 
-SENTENCE = re.compile(r"[^\r\n]{20,900}\.")
+SENTENCE = re.compile(r"[^\r\n]{20,900}[.?]")
 CPU_SECONDS = 1.0  # more for one input is a hang
 SILENT_SECONDS = 30.0  # a process that has been silent for so long is killed
 MEMORY_BYTES = 3 << 30  # beyond what the process had before its first input

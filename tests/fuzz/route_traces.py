@@ -113,7 +113,7 @@ def _row(line: str, columns: list[str]) -> dict[str, Any] | None:
             else:
                 return None
         elif name in BITS:
-            is_unknown = name == "step" and text.strip(" \t") == "-1"
+            is_unknown = name == "step" and re.fullmatch(r"[ \t]*-0*1[ \t]*", text)
             if not is_unknown and not (WHOLE.fullmatch(text) and int(text) < 1 << BITS[name]):
                 return None
             row[name] = int(text)

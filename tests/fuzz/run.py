@@ -15,11 +15,22 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "engine")]
 
 import harness  # noqa: E402
+from gguf_headers import GgufHeaders  # noqa: E402
 from route_traces import RouteTraces  # noqa: E402
+from studies import Studies  # noqa: E402
+from texts import Commands, Names, Options, Prompts  # noqa: E402
+from trace_folders import TraceFolders  # noqa: E402
 
 # Of so many inputs each reader gets this share; cheap ones get more.
 READERS: dict[str, tuple[Callable[[Path], harness.Fuzzer], float]] = {
-    RouteTraces.name: (RouteTraces, 0.3),
+    RouteTraces.name: (RouteTraces, 0.25),
+    TraceFolders.name: (TraceFolders, 0.1),
+    Studies.name: (Studies, 0.1),
+    GgufHeaders.name: (GgufHeaders, 0.2),
+    Prompts.name: (Prompts, 0.1),
+    Options.name: (Options, 0.15),
+    Names.name: (Names, 0.09),
+    Commands.name: (Commands, 0.01),
 }
 
 

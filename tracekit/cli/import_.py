@@ -8,7 +8,7 @@ import typer
 
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
-from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption, number
 from tracekit.cli.output import check_free
 from tracekit.datasets import resolve
 from tracekit.figures import MIB, exact_mib, in_bytes
@@ -104,6 +104,7 @@ def import_(
         typer.Option(
             "--cache-mib",
             metavar="MIB",
+            parser=number("--cache-mib"),
             help="Size of the engine's expert cache, if FILE does not say it.",
         ),
     ] = None,

@@ -4,10 +4,9 @@ In comes what the user typed, out come numbers and names, or a sentence that say
 Nothing here knows what a command does with them.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -15,7 +14,10 @@ from tracekit.cli import completion
 from tracekit.cli.output import FORMATS
 from tracekit.datasets import resolve
 from tracekit.figures import MIB
+from tracekit.trace.build import shown, spelt
 from tracekit.trace.errors import UsageError
+
+N = TypeVar("N", int, float)
 
 MAX_MIB = 10**12  # in bytes, this is still a 64-bit number
 
@@ -23,9 +25,37 @@ MAX_MIB = 10**12  # in bytes, this is still a 64-bit number
 def _whole(option: str, least: int) -> Callable[[str], int]:
     def parse(given: str | int) -> int:
         text = str(given)  # typer sends the default through here too
-        if not (text.isascii() and text.isdecimal() and int(text) >= least):
-            raise UsageError(f"{option} takes a whole number, {least} or more, not {text!r}.")
-        return int(text)
+        try:
+            number = spelt(text, int)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            digits = " of up to 18 digits" if text.isdecimal() else ""
+            raise UsageError(
+                f"{option} takes a whole number{digits}, {least} or more, not {shown(text)}."
+            )
+        return number
+
+    return parse
+
+
+def whole(option: str) -> Callable[[str], int]:
+    """Make a parser of a whole number; whoever takes the number says which are allowed."""
+    return _spelt(option, int, "a whole number")
+
+
+def number(option: str) -> Callable[[str], float]:
+    """Make a parser of a number; whoever takes the number says which are allowed."""
+    return _spelt(option, float, "a number")
+
+
+def _spelt(option: str, kind: type[N], what: str) -> Callable[[str], N]:
+    def parse(given: str | N) -> N:
+        text = str(given)
+        try:
+            return spelt(text, kind)
+        except ValueError as error:
+            raise UsageError(f"{option} takes {what}, not {shown(text)}.") from error
 
     return parse
 
@@ -118,7 +148,7 @@ def split(option: str, values: Sequence[str]) -> list[str]:
     """
     parts = dict.fromkeys(part.strip() for text in values for part in text.split(","))
     if "" in parts:
-        raise UsageError(f"{option} has an empty value in {','.join(values)!r}.")
+        raise UsageError(f"{option} has an empty value in {shown(','.join(values))}.")
     return list(parts)
 
 
@@ -131,11 +161,11 @@ def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list
     numbers = []
     for text in split(option, values):
         try:
-            number = float(text)
+            number = spelt(text, float)
         except ValueError:
-            number = math.nan
+            number = -1.0
         if not 0 <= number <= most:
-            raise UsageError(f"{option} takes {what}, not {text!r}.")
+            raise UsageError(f"{option} takes {what}, not {shown(text)}.")
         numbers.append(number)
     return numbers
 
@@ -170,7 +200,7 @@ def settings(values: Sequence[str]) -> dict[str, str]:
         name, _, field = target.rpartition(".")
         if not (name and field and value):
             raise UsageError(
-                f"--param takes NAME.FIELD=VALUE, as in prefetch.spec_max=2, not {text!r}."
+                f"--param takes NAME.FIELD=VALUE, as in prefetch.spec_max=2, not {shown(text)}."
             )
         if target in result:
             raise UsageError(

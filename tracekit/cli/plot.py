@@ -85,7 +85,8 @@ def plot(
     ] = None,
     bypass: BypassOption = False,
     dpi: Annotated[
-        int, typer.Option(metavar="N", min=30, max=1200, help="Dots per inch of a .png.")
+        int,
+        typer.Option(metavar="N", parser=options.whole("--dpi"), help="Dots per inch of a .png."),
     ] = 150,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
@@ -111,6 +112,8 @@ def plot(
             f"plot cannot write {output.name!r}; its name must end in one of "
             f"{', '.join('.' + ending for ending in PICTURES + NUMBERS)}."
         )
+    if not 30 <= dpi <= 1200:
+        raise UsageError(f"--dpi takes a whole number from 30 to 1200, not {dpi}.")
     check_file(output, force, [trace])
     console = Console(quiet)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
-from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption
+from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption, number, whole
 from tracekit.cli.record_transformers import (
     BACKENDS,
     check_backend,
@@ -19,6 +19,7 @@ from tracekit.cli.record_transformers import (
     record_folder,
 )
 from tracekit.figures import MIB, counted, exact_mib, percent
+from tracekit.trace.build import shown, spelt
 from tracekit.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -70,36 +71,58 @@ def record(
         bool, typer.Option("--chat", help="Put prompts into the model's chat template.")
     ] = False,
     n_decode: Annotated[
-        int, typer.Option("-n", metavar="N", help="Tokens to decode in each turn.")
+        int,
+        typer.Option("-n", metavar="N", parser=whole("-n"), help="Tokens to decode in each turn."),
     ] = 128,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Continue after the token that ends a text.")
     ] = False,
     temperature: Annotated[
-        float, typer.Option("--temp", metavar="T", help="Sampling temperature; 0 is greedy.")
+        float,
+        typer.Option(
+            "--temp",
+            metavar="T",
+            parser=number("--temp"),
+            help="Sampling temperature; 0 is greedy.",
+        ),
     ] = 0.0,
     top_p: Annotated[
         float,
         typer.Option(
             "--top-p",
             metavar="P",
+            parser=number("--top-p"),
             help="Sample from the likeliest tokens that sum to this probability.",
         ),
     ] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the sampling.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="N", parser=whole("--seed"), help="Seed of the sampling."),
+    ] = 0,
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx", metavar="N", help="Context length. Default: what the turns need."),
+        typer.Option(
+            "--ctx",
+            metavar="N",
+            parser=whole("--ctx"),
+            help="Context length. Default: what the turns need.",
+        ),
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option("--threads", metavar="N", help="Threads that compute. Default: cores − 1."),
+        typer.Option(
+            "--threads",
+            metavar="N",
+            parser=whole("--threads"),
+            help="Threads that compute. Default: cores − 1.",
+        ),
     ] = None,
     n_expert_used: Annotated[
         int | None,
         typer.Option(
             "--n-expert-used",
             metavar="K",
+            parser=whole("--n-expert-used"),
             help="How many experts a token uses. Default: as in the model.",
         ),
     ] = None,
@@ -108,6 +131,7 @@ def record(
         typer.Option(
             "--chunk",
             metavar="N",
+            parser=whole("--chunk"),
             help="The most prompt tokens in one pass: more means fewer reads and more memory. By "
             "default up to 512, or as many as have 16 MiB of gate inputs and logits.",
         ),
@@ -126,7 +150,12 @@ def record(
     ] = None,
     io_threads: Annotated[
         int | None,
-        typer.Option("--io-threads", metavar="N", help="How many reads run at a time. Default: 4."),
+        typer.Option(
+            "--io-threads",
+            metavar="N",
+            parser=whole("--io-threads"),
+            help="How many reads run at a time. Default: 4.",
+        ),
     ] = None,
     direct_io: Annotated[
         bool, typer.Option("--direct-io", help="Read past the page cache (O_DIRECT).")
@@ -257,12 +286,12 @@ def _streaming(
     if cache_mib is None or cache_mib == "auto":
         return Streaming(None, lanes, direct_io)
     try:
-        size = float(cache_mib)
+        size = spelt(cache_mib, float)
     except ValueError:
         size = -1.0
     if not 0 <= size <= MAX_MIB:
         raise UsageError(
-            f"--cache-mib takes a size in MiB from 0 to 1e12, or auto, not {cache_mib!r}."
+            f"--cache-mib takes a size in MiB from 0 to 1e12, or auto, not {shown(cache_mib)}."
         )
     return Streaming(round(size * MIB), lanes, direct_io)
 

@@ -22,6 +22,7 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output, flat_records
+from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def replay(
         typer.Option(
             "--flash-mib-s",
             metavar="R",
+            parser=options.number("--flash-mib-s"),
             help="Also give the time per decoded token for which flash that reads R MiB/s is busy.",
         ),
     ] = None,
@@ -120,7 +122,7 @@ def replay(
     params = options.several({k: v for k, v in settings.items() if k not in predictor_settings})
     if params and not policies:
         owner = _owner(next(iter(params)))
-        raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
+        raise UsageError(f"A parameter is set for {shown(owner)}, which is not replayed here.")
     if static:
         params |= _dynamic_and_static(policies)
     opened = open_trace(trace, console)
@@ -191,7 +193,7 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
             known = [cls.name for kind in (POLICIES, PREDICTORS) for cls in kind]
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else "`tracekit policies` lists them."
-            raise UsageError(f"No policy or predictor is called {name!r}; {hint}")
+            raise UsageError(f"No policy or predictor is called {shown(name)}; {hint}")
     return policies, predictors
 
 

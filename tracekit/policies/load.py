@@ -11,6 +11,7 @@ from typing import Any
 from tracekit.arguments import names_in
 from tracekit.params import make_params
 from tracekit.policies.base import POLICIES, Policy
+from tracekit.trace.build import shown
 from tracekit.trace.errors import UsageError
 
 
@@ -62,7 +63,7 @@ def load_policies(
     for name, values in (params or {}).items():
         owner, _, field = name.rpartition(".")
         if not owner:
-            raise UsageError(f"params takes POLICY.FIELD, as in 'random.seed', not {name!r}.")
+            raise UsageError(f"params takes POLICY.FIELD, as in 'random.seed', not {shown(name)}.")
         grids.setdefault(owner, {})[field] = names_in(values)
     chosen: list[Policy] = []
     used = set()
@@ -83,5 +84,5 @@ def load_policies(
         raise UsageError("There is no policy to replay; name at least one.")
     for owner in grids:
         if owner not in used:
-            raise UsageError(f"A parameter is set for {owner!r}, which is not replayed here.")
+            raise UsageError(f"A parameter is set for {shown(owner)}, which is not replayed here.")
     return chosen

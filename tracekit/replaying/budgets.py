@@ -9,6 +9,7 @@ import numpy as np
 from tracekit.arguments import as_list
 from tracekit.figures import MIB
 from tracekit.policies.base import Batches
+from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
 DEFAULT_FRACTIONS = (0.1, 0.25, 0.5)
@@ -82,7 +83,7 @@ def checked_bytes(size: float) -> int:
         `size` is not a whole number, or not from 0 to 2^62.
     """
     if not isinstance(size, Integral):
-        raise UsageError(f"cache_bytes takes whole numbers of bytes, not {size!r}.")
+        raise UsageError(f"cache_bytes takes whole numbers of bytes, not {shown(size)}.")
     return int(_checked_size("cache_bytes", size, _MOST_BYTES))
 
 
@@ -99,5 +100,5 @@ def _checked_size(name: str, size: float, most: float) -> float:
         `size` is not a number from 0 to `most`.
     """
     if not isinstance(size, Real) or not math.isfinite(size) or not 0 <= size <= most:
-        raise UsageError(f"{name} takes numbers from 0 to {most:g}, not {size!r}.")
+        raise UsageError(f"{name} takes numbers from 0 to {most:g}, not {shown(size)}.")
     return size

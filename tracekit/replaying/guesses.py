@@ -16,9 +16,10 @@ from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
 from tracekit.scoring.ranking import one_blas_thread, rank_layer, unseen_parts
 from tracekit.scoring.ranks import name_best
-from tracekit.scoring.training import Entry, Training
+from tracekit.scoring.training import Entry, Training, silent_overflow
 from tracekit.scoring.usable import check_horizons, why_unusable
 from tracekit.trace import Trace
+from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 from tracekit.trace.schema import DECODE
 
@@ -90,7 +91,8 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
             at = after[ranked][:, None], columns[ranked]
             none = named < 0
             keys[at] = np.where(none, -1, layer * n_expert + named)[ranked]
-            predicted = predictor.weights(part, layer, ranking.scores, np.maximum(named, 0))
+            with silent_overflow():
+                predicted = predictor.weights(part, layer, ranking.scores, np.maximum(named, 0))
             if predicted is None:
                 weights = None
             elif weights is not None:
@@ -131,7 +133,7 @@ def _parsed(settings: Sequence[str]) -> dict[str, str]:
         if not equals or field in values:
             raise UsageError(
                 "A predictor's parameters are written NAME@FIELD=VALUE, each once, as in "
-                f"oracle@accuracy=0.75; {text!r} cannot be read so."
+                f"oracle@accuracy=0.75; {shown(text)} cannot be read so."
             )
         values[field] = value
     return values

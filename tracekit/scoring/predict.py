@@ -31,6 +31,7 @@ from tracekit.scoring.usable import (
 from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
 from tracekit.trace import Trace
+from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, TraceError, UsageError
 
 
@@ -206,7 +207,7 @@ def _params(classes: Mapping[str, type[Predictor]], params: Mapping[str, Any]) -
     for key, value in params.items():
         owner, _, field = key.rpartition(".")
         if owner not in given:
-            raise UsageError(f"A parameter is set for {owner!r}, which is not scored here.")
+            raise UsageError(f"A parameter is set for {shown(owner)}, which is not scored here.")
         fields[given[owner]][field] = value
     return {name: make_params(cls.name, cls.Params, fields[name]) for name, cls in classes.items()}
 

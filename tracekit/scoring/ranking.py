@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from tracekit.predictors import Predictor
 from tracekit.routing.blocks import BLOCK_TOKENS, Block, decode_blocks
-from tracekit.scoring.training import Entry, Training
+from tracekit.scoring.training import Entry, Training, silent_overflow
 from tracekit.scoring.usable import columns_to_read
 from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError
@@ -107,11 +107,12 @@ def rank_layer(
     tokens = predictor.ranks(block) if among is None else predictor.ranks(block) & among
     if not tokens.any():
         return None
-    scores = predictor.scores(block, layer)
-    _check(predictor, block, layer, scores[tokens], block.step[tokens])
-    if not predictor.gives_logits:
-        return Ranking(tokens, scores, scores)
-    return Ranking(tokens, scores, predictor.routers.selection_scores(layer, scores))
+    with silent_overflow():
+        scores = predictor.scores(block, layer)
+        _check(predictor, block, layer, scores[tokens], block.step[tokens])
+        if not predictor.gives_logits:
+            return Ranking(tokens, scores, scores)
+        return Ranking(tokens, scores, predictor.routers.selection_scores(layer, scores))
 
 
 def _check(

@@ -76,7 +76,7 @@ class Tally:
         self.near_ties[layer] += np.count_nonzero(near_tie)
         share = None
         if weights is not None:
-            total = weights.sum(axis=1, keepdims=True)
+            total = weights.sum(axis=1, keepdims=True, dtype=np.float64)
             known = total[:, 0] > 0  # false for NaN too
             share = weights[known] / total[known]
             self.weighed[layer] += np.count_nonzero(known)

@@ -19,6 +19,14 @@ from tracekit.scoring.usable import columns_to_read
 from tracekit.trace import Trace
 
 
+def silent_overflow() -> np.errstate:
+    """Let numpy say nothing of numbers that become too large: a trace may hold any finite ones.
+
+    What comes of them is checked: a score that is not a number is refused.
+    """
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore")
+
+
 @dataclass(frozen=True, eq=False)
 class Folds:
     """How the tokens that a predictor learns from are dealt into folds.
@@ -93,7 +101,8 @@ class Lesson:
         """Let the predictor learn `block` for the `reading`-th time, fold by fold."""
         start = time.perf_counter()
         for part, fold in self.folds.parts(block):
-            self.learner.learn(part, fold, reading)
+            with silent_overflow():
+                self.learner.learn(part, fold, reading)
             self.rows += len(part) if reading == 0 else 0
         self.seconds += time.perf_counter() - start
 
@@ -103,7 +112,8 @@ class Lesson:
         if folds == self._held_out:
             return
         start = time.perf_counter()
-        self.learner.hold_out(folds)
+        with silent_overflow():
+            self.learner.hold_out(folds)
         self._held_out = folds
         self.seconds += time.perf_counter() - start
 

@@ -11,6 +11,7 @@ from tracekit.predictors import Predictor
 from tracekit.routing.blocks import ROUTING_COLUMNS, STEP_COLUMNS
 from tracekit.routing.routers import Routers
 from tracekit.trace import Trace
+from tracekit.trace.build import shown
 from tracekit.trace.errors import UsageError
 
 
@@ -90,10 +91,10 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
     """
     for horizon in horizons:
         if horizon < 1:
-            raise UsageError(f"A horizon is 1 layer or more, not {horizon}.")
+            raise UsageError(f"A horizon is 1 layer or more, not {shown(horizon)}.")
         if horizon >= n_layers > 1:
             raise UsageError(
-                f"A horizon of {horizon} reaches past the model: it has {n_layers} MoE layers, so "
+                f"A horizon of {shown(horizon)} reaches past the model: it has {n_layers} MoE layers, so "
                 f"the furthest is {n_layers - 1}."
             )
 

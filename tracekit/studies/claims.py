@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.studies.spec import UNITS, Claim
+from tracekit.trace.build import shown
 from tracekit.trace.errors import UsageError
 
 # Rows that are compared with each other agree in these columns, unless the claim names them.
@@ -70,13 +71,13 @@ def _select(claim: Claim, result: pd.DataFrame, columns: Mapping[str, Any]) -> p
     for column, wanted in columns.items():
         if column not in result:
             raise UsageError(
-                f"The claim {claim.says!r} names a column {column!r}, not in its result."
+                f"The claim {claim.says!r} names a column {shown(column)}, not in its result."
             )
         values = wanted if isinstance(wanted, list) else [wanted]
         is_meant &= result[column].isin(values).to_numpy()
     if not is_meant.any():
         raise UsageError(
-            f"The claim {claim.says!r} is about no row of its result: {dict(columns)}."
+            f"The claim {claim.says!r} is about no row of its result: {shown(dict(columns))}."
         )
     return result[is_meant]
 
@@ -84,13 +85,13 @@ def _select(claim: Claim, result: pd.DataFrame, columns: Mapping[str, Any]) -> p
 def _column(claim: Claim, rows: pd.DataFrame) -> np.ndarray:
     if claim.figure not in rows:
         raise UsageError(
-            f"The claim {claim.says!r} names a figure {claim.figure!r}, not in its result."
+            f"The claim {claim.says!r} names a figure {shown(claim.figure)}, not in its result."
         )
     try:
         return np.asarray(rows[claim.figure].to_numpy(np.float64))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"The claim {claim.says!r} is about {claim.figure!r}, which is no number."
+            f"The claim {claim.says!r} is about {shown(claim.figure)}, which is no number."
         ) from error
 
 
@@ -110,7 +111,7 @@ def _partners(
         if is_partner.sum() != 1:
             raise UsageError(
                 f"The claim {claim.says!r} compares a row with {is_partner.sum()} rows of "
-                f"{dict(change)}; it must be one."
+                f"{shown(dict(change))}; it must be one."
             )
         figures.append(float(candidates.loc[is_partner, claim.figure].iloc[0]))
     return np.array(figures)

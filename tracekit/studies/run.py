@@ -3,7 +3,7 @@
 In: a study. Out: the table of its result, and for each claim whether it holds. Nothing is written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
@@ -186,7 +186,7 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_mib=run.cache_mib or None,
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
-            params=run.params,
+            params=run.params if number == 0 else _of(policies, run.params),
             bypass=run.bypass,
             seed=seed,
             jobs=jobs,
@@ -199,6 +199,12 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
         frame["seed"] = pd.Series(seeds, frame.index, dtype=object)
         results.append((frame, result.notes))
     return results
+
+
+def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of `params` that are of one of `policies`, by the name that is used or its own."""
+    owners = {*policies, *(POLICIES.find(name).name for name in policies)}
+    return {name: value for name, value in params.items() if name.rpartition(".")[0] in owners}
 
 
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:

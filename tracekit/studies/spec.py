@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tracekit.figures import quoted
-from tracekit.trace.build import Dataclass, build
+from tracekit.trace.build import Dataclass, build, shown
 from tracekit.trace.errors import UsageError
 
 T = TypeVar("T", bound=Dataclass)
@@ -213,7 +213,7 @@ def _read(cls: type[T], entry: Mapping[str, Any], where: str, called: str | None
 def _check_run(run: Run, traces: Collection[str], where: str) -> None:
     for name in run.traces:
         if name not in traces:
-            raise UsageError(f"{where} names a trace {name!r}; there are {quoted(traces)}.")
+            raise UsageError(f"{where} names a trace {shown(name)}; there are {quoted(traces)}.")
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
     if run.bypass and run.predictors:
@@ -230,8 +230,8 @@ def _check_claim(claim: Claim, where: str) -> None:
     if all(getattr(claim, name) is None for name in COMPARISONS):
         raise UsageError(f"{where} claims nothing; it needs one of {quoted(COMPARISONS)}.")
     if claim.unit not in (None, *UNITS):
-        raise UsageError(f"{where} has no unit {claim.unit!r}; there are {quoted(UNITS)}.")
+        raise UsageError(f"{where} has no unit {shown(claim.unit)}; there are {quoted(UNITS)}.")
     if claim.decimals is not None and claim.decimals < 0:
-        raise UsageError(f"{where}: decimals = {claim.decimals} must be 0 or more.")
+        raise UsageError(f"{where}: decimals = {shown(claim.decimals)} must be 0 or more.")
     if claim.minus is not None and claim.over is not None:
         raise UsageError(f"{where} has both minus and over; it may have one.")

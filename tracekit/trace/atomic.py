@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tracekit.trace.errors import TracekitError
-from tracekit.trace.facts import TraceFacts
+from tracekit.trace.errors import TraceError, TracekitError
+from tracekit.trace.facts import NotFiniteError, TraceFacts, parse_json
 from tracekit.trace.schema import FACTS_FILE
 
 _REMEDIES = {
@@ -125,6 +125,9 @@ def write_json(directory: Path, facts: dict[str, Any]) -> None:
     path = directory / FACTS_FILE
     # ASCII with escapes can write what UTF-8 cannot: the bytes of a file name that is no text.
     text = json.dumps(facts, indent=1)
-    TraceFacts.from_json(json.loads(text), str(path))
+    try:
+        TraceFacts.from_json(parse_json(text), str(path))
+    except NotFiniteError as error:
+        raise TraceError(f"{path}: {error}; give a number, or leave it out.") from error
     with whole_file(path) as file:
         file.write(f"{text}\n".encode("ascii"))

@@ -10,12 +10,23 @@ would be two more packages to install on a phone.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
 from tracekit.trace.errors import TracekitError
 
@@ -30,6 +41,11 @@ T = TypeVar("T", bound=Dataclass)
 
 _WRONG = (ValueError, TypeError, KeyError, OverflowError)
 _SHOWN = 60  # characters of a value in a sentence
+_TOO_LARGE = 1 << 64  # for a whole number: none of those that are asked for needs as much
+_SPELLINGS = {
+    int: re.compile(r"[-+]?[0-9]{1,18}"),
+    float: re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"),
+}
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 # One of a type, and several of it.
 _WORDS = {
@@ -99,7 +115,42 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # Python does not print whole numbers of more than 4,300 digits
         text = "one of thousands of digits"
+    except RecursionError:
+        text = "one that is nested too deeply"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def on_one_line(text: str, most: int = 200) -> str:
+    """Return `text` as a part of a sentence: escaped where it cannot be printed, and not too long."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: most + 1])
+    return line if len(text) <= most else f"{line[: most - 1]}…"
+
+
+@overload
+def spelt(text: str, kind: type[int]) -> int: ...
+
+
+@overload
+def spelt(text: str, kind: type[float]) -> float: ...
+
+
+def spelt(text: str, kind: type[int] | type[float]) -> int | float:
+    """Return the number that `text` spells in plain digits, with a point or exponent if not whole.
+
+    Python itself reads more: ``1_000``, digits of other scripts, ``nan``. Whole numbers have up to 18
+    digits, as many as fit into 64 bits.
+
+    Raises
+    ------
+    ValueError
+        It spells none, or one that is not finite.
+    """
+    if not _SPELLINGS[kind].fullmatch(text):
+        raise ValueError(text)
+    number = kind(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _read(value: object, hint: Any, from_text: bool) -> object:
@@ -117,11 +168,11 @@ def _read_one(value: Any, hint: Any, kind: Any, from_text: bool) -> object:
     if kind is bool and from_text:
         return _TRUTH[str(value).lower()]
     if kind in (int, float):
+        if is_text:
+            return spelt(value.strip(" "), kind)
         of_numbers = isinstance(value, Integral if kind is int else Real)  # numpy's, too
-        number = (
-            kind(value) if is_text or (of_numbers and not isinstance(value, bool)) else math.nan
-        )
-        if not math.isfinite(number):  # a whole number of more than 308 digits raises here
+        number = kind(value) if of_numbers and not isinstance(value, bool) else math.nan
+        if not math.isfinite(number) or (kind is int and abs(number) >= _TOO_LARGE):
             raise ValueError
         return number
     if not isinstance(value, kind):

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tracekit.trace.errors import TraceError
+
 # The values of a column: an array; for a binary or variable-width list column one object a row.
 Values = np.ndarray | Sequence[bytes | np.ndarray | None]
 
@@ -58,8 +60,20 @@ def value_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def numpy_type(arrow_type: pa.DataType) -> np.dtype:
-    """Return the numpy type of the values of a primitive or list column of a trace."""
-    return _NUMPY_TYPES[value_type(arrow_type)]
+    """Return the numpy type of the values of a primitive or list column of a trace.
+
+    Raises
+    ------
+    TraceError
+        No column of a trace has this type; somebody added it.
+    """
+    inside = value_type(arrow_type)
+    if inside not in _NUMPY_TYPES:
+        raise TraceError(
+            f"A column of type {arrow_type} is none of a trace and has no array; read it with "
+            "Trace.table."
+        )
+    return _NUMPY_TYPES[inside]
 
 
 def valid_mask(array: pa.Array) -> np.ndarray:

@@ -4,12 +4,14 @@ In: a JSON object, or values given by a recorder or importer. Out: frozen datacl
 of their types and fit together. This module knows nothing of the rows of a trace.
 """
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeGuard, TypeVar
 
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.build import build, shown
+from tracekit.trace.build import build, on_one_line, shown
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import SCHEMA_VERSION
 
@@ -153,14 +155,35 @@ class TraceFacts:
         TraceError
         """
         _check_model(self.model, where)
+        _check_numbers(self, where)
         _check_word("gating", self.model.gating, (None, *GATINGS), where)
         _check_word("source", self.source, SOURCES, where)
         _check_word("slot_order", self.slot_order, SLOT_ORDERS, where)
-        budget = self.engine.cache_bytes if self.engine else None
-        if budget is not None and not 0 <= budget < 1 << 62:
-            raise TraceError(
-                f"{where}: a cache of {shown(budget)} bytes is no budget; correct cache_bytes."
-            )
+
+
+def parse_json(text: str | bytes) -> object:
+    """Return what JSON says in which every number is finite.
+
+    Raises
+    ------
+    NotFiniteError
+        A number is ``Infinity``, ``NaN``, or too large for a float: Python would read and write them.
+    ValueError, RecursionError
+        It is no JSON, or too much of it.
+    """
+
+    def refuse(token: str) -> float:
+        raise NotFiniteError(f"{on_one_line(token, 40)} is no finite number")
+
+    def finite(token: str) -> float:
+        number = float(token)
+        return number if math.isfinite(number) else refuse(token)
+
+    return json.loads(text, parse_constant=refuse, parse_float=finite)
+
+
+class NotFiniteError(ValueError):
+    """A number in a JSON text is not finite."""
 
 
 def is_trace_json(data: object) -> TypeGuard[dict[str, Any]]:
@@ -210,6 +233,23 @@ def _check_model(model: ModelFacts, where: str) -> None:
             f"{where}: {shown(model.n_group_used)} of {shown(model.n_group)} expert groups do not "
             f"divide {model.n_expert} experts; correct n_group or n_group_used."
         )
+
+
+def _check_numbers(facts: TraceFacts, where: str) -> None:
+    """Check the ranges of the numbers that no other number bounds."""
+    for owner, name, most in (
+        (facts.model, "norm_eps", 1),
+        (facts.model, "file_bytes", (1 << 63) - 1),
+        (facts.engine, "cache_bytes", (1 << 62) - 1),
+        (facts.engine, "io_threads", 1 << 20),
+        (facts.engine, "compute_threads", 1 << 20),
+        (facts, "seed", (1 << 64) - 1),
+    ):
+        value = None if owner is None else getattr(owner, name)
+        if value is not None and not 0 <= value <= most:
+            raise TraceError(
+                f"{where}: {name} = {shown(value)} is not from 0 to {most:,}; correct it."
+            )
 
 
 def _check_word(name: str, value: str | None, known: Sequence[str | None], where: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tracekit.trace.columns import empty_table
 from tracekit.trace.errors import TraceError
-from tracekit.trace.facts import TraceFacts
+from tracekit.trace.facts import NotFiniteError, TraceFacts, parse_json
 from tracekit.trace.recovery import recover
 from tracekit.trace.rows import FileRows, Rows, TableRows, reading
 from tracekit.trace.schema import (
@@ -69,7 +69,9 @@ def read_json(directory: Path) -> Any:
     with reading(path):
         text = path.read_bytes().decode("utf-8-sig")
     try:
-        return json.loads(text)
+        return parse_json(text)
+    except NotFiniteError as error:
+        raise TraceError(f"{path}: {error}; correct it, or record the trace again.") from error
     except (ValueError, RecursionError) as error:
         raise TraceError(
             f"{path} is not valid JSON ({_json_fault(error)}); it is cut short or damaged: copy it "
