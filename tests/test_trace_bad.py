@@ -158,7 +158,7 @@ BAD = {
     ),
     "facts with a value that is not finite": (
         lambda t: edit(t, norm_eps=float("nan")),
-        "{t}/trace.json, model: norm_eps takes a number, not nan.",
+        "{t}/trace.json: NaN is no finite number; correct it, or record the trace again.",
     ),
     "facts with a huge number": (
         lambda t: edit(t, file_bytes=10**4000),
