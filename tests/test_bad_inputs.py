@@ -73,8 +73,8 @@ FILES = {
     ),
     "layer without a size": (
         line(3, None),
-        "{path} does not say how many bytes an expert of layer 1 has (expert_bytes), so a cache "
-        "cannot be replayed; add the size to its layers.",
+        "{path} does not say how many bytes an expert of layer 1 has (expert_bytes), so nothing "
+        "can be said in MiB; add it: `tracekit import` takes --model PATH or --expert-mib M.",
     ),
     "negative size": (
         line(2, "# layer=0 expert_bytes=-5"),
@@ -247,8 +247,8 @@ TRACES = {
     ),
     "size missing": (
         column("expert_bytes", lambda n: [None, 5], pa.int64(), "layers"),
-        "{path} does not say how many bytes an expert of layer 0 has (expert_bytes), so a cache "
-        "cannot be replayed; add the size to its layers.",
+        "{path} does not say how many bytes an expert of layer 0 has (expert_bytes), so nothing "
+        "can be said in MiB; add it: `tracekit import` takes --model PATH or --expert-mib M.",
     ),
     "negative size": (
         column("expert_bytes", lambda n: [-3, 5], pa.int64(), "layers"),

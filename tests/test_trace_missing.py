@@ -15,7 +15,7 @@ from tracekit.trace import Trace, synthesize, write_trace
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 
 # Three MoE layers, of which the last routes only the last token of a prompt.
-SMALL = PREAMBLE.replace("n_layer=3", "n_layer=4") + "# layer=3 expert_bytes=200 dense_bytes=73\n"
+SMALL = PREAMBLE.replace("n_layer=3", "n_layer=4") + "# layer=3 expert_bytes=300 dense_bytes=73\n"
 
 
 def small_turn(number: int, first: int = 0) -> list[str]:
@@ -209,7 +209,7 @@ def test_a_trace_may_say_why_a_turn_begins_late(said, traced):
 
 
 def test_a_layer_that_never_runs_after_the_last_one_is_a_draft_head(said):
-    head = SMALL.replace("n_layer=4", "n_layer=5") + "# layer=4 expert_bytes=200 dense_bytes=7\n"
+    head = SMALL.replace("n_layer=4", "n_layer=5") + "# layer=4 expert_bytes=400 dense_bytes=7\n"
     assert said(WHOLE, head) is None
 
 

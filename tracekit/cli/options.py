@@ -30,7 +30,7 @@ def _whole(option: str, least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            digits = " of up to 18 digits" if text.isdecimal() else ""
+            digits = " of up to 18 digits" if text.isdecimal() and len(text) > 18 else ""
             raise UsageError(
                 f"{option} takes a whole number{digits}, {least} or more, not {shown(text)}."
             )
