@@ -78,7 +78,8 @@ class Tally:
         if weights is not None:
             total = weights.sum(axis=1, keepdims=True, dtype=np.float64)
             known = total[:, 0] > 0  # false for NaN too
-            share = weights[known] / total[known]
+            # In float32 their sums are exact, in whatever blocks the tokens come.
+            share = (weights[known] / total[known]).astype(np.float32)
             self.weighed[layer] += np.count_nonzero(known)
         for m, n_named in enumerate(self.named):
             found = ranks < n_named
