@@ -271,6 +271,7 @@ def test_a_change_in_another_module_is_seen(calls, way):
     assert again == ([20, 0] if way == "closure" else [20, 1])
 
 
+@pytest.mark.slow
 @compiled_only
 def test_numba_alone_does_not_see_it(calls):
     """If this fails, numba stamps its cache with all that a kernel uses, and ours need not."""

@@ -15,7 +15,10 @@ from tracekit.report import build_report
 from tracekit.report.caching import default_budgets
 from tracekit.routing.grid import decode_grid
 
-pytestmark = pytest.mark.skipif(browsers.missing() is not None, reason=str(browsers.missing()))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(browsers.missing() is not None, reason=str(browsers.missing())),
+]
 
 WIDE = {"n_layer": 6, "n_expert": 32, "top_k": 4, "n_tokens": 400, "n_turns": 2, "prefill": 6}
 
