@@ -41,7 +41,7 @@ def paste(recipe: str, checkout: Path) -> list[Path]:
         path = checkout / name
         if not path.exists():
             path.write_text(code, encoding="utf-8")
-        elif path.name == "__init__.py":
+        elif code.startswith("from tracekit"):
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             end = max(n for n, line in enumerate(lines, 1) if line.startswith("from tracekit"))
             path.write_text("".join([*lines[:end], code, *lines[end:]]), encoding="utf-8")
