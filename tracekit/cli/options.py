@@ -101,6 +101,16 @@ BypassOption = Annotated[
         "buffer that is not charged to the cache.",
     ),
 ]
+TrainOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--train",
+        metavar="TRACE",
+        parser=resolve,
+        help="Learn on this trace of the same model. Default: on the turns of TRACE that are not the one in hand.",
+        autocompletion=completion.traces,
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 QuietOption = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print no notes, warnings or progress.")

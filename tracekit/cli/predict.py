@@ -1,12 +1,11 @@
 """``tracekit predict``: how much of the routing is known before it runs."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tracekit.cli import completion, options
+from tracekit.cli import options
 from tracekit.cli.console import Console
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
@@ -17,10 +16,10 @@ from tracekit.cli.options import (
     QuietOption,
     SeedOption,
     TraceArgument,
+    TrainOption,
     VerboseOption,
 )
 from tracekit.cli.output import Output
-from tracekit.datasets import resolve
 
 if TYPE_CHECKING:
     from tracekit.scoring.rows import Row
@@ -53,16 +52,7 @@ def predict(
         bool,
         typer.Option("--per-layer", help="Also write a row for each layer to CSV and Parquet."),
     ] = False,
-    train: Annotated[
-        Path | None,
-        typer.Option(
-            "--train",
-            metavar="TRACE",
-            parser=resolve,
-            help="Learn on this trace. Default: on the turns that are not being scored.",
-            autocompletion=completion.traces,
-        ),
-    ] = None,
+    train: TrainOption = None,
     param: Annotated[
         list[str] | None,
         typer.Option(

@@ -19,6 +19,7 @@ from tracekit.cli.options import (
     QuietOption,
     SeedOption,
     TraceArgument,
+    TrainOption,
     VerboseOption,
 )
 from tracekit.cli.output import Output, flat_records
@@ -94,6 +95,7 @@ def replay(
             help="Also give the time per decoded token for which flash that reads R MiB/s is busy.",
         ),
     ] = None,
+    train: TrainOption = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -108,10 +110,11 @@ def replay(
     were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(console, output, format, force, inputs=[trace])
+    destination = Output(console, output, format, force, inputs=[trace, train])
     budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
     budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
     settings = options.settings(param or [])
+    from tracekit.formats import open_any
     from tracekit.replaying import DEFAULT_POLICIES
     from tracekit.replaying import replay as run
 
@@ -126,6 +129,7 @@ def replay(
     if static:
         params |= _dynamic_and_static(policies)
     opened = open_trace(trace, console)
+    learned_on = open_any(train) if train else None
     replayed = scored = None
     start = time.perf_counter()
     if policies:
@@ -142,6 +146,7 @@ def replay(
                 per_layer=per_layer,
                 validate=validate,
                 flash_mib_s=flash_mib_s,
+                train=learned_on,
                 progress=progress,
             )
     if predictors:
@@ -152,6 +157,7 @@ def replay(
                 scored = predict(
                     opened,
                     predictors,
+                    train=learned_on,
                     params=predictor_settings,
                     seed=seed,
                     jobs=jobs,

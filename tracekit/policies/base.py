@@ -74,6 +74,11 @@ class Batches:
         Only given to a policy that ``needs_predictor``.
     sized : bool
         Whether the sizes of experts are known; if not, all are taken for equal.
+    rows : uint16 [R, top_k] or None
+        The experts that the router selected for each token of each batch, in slot order: those of a
+        prompt's tokens and of rejected drafts too, and any that the engine left out.
+    row_start : int64 [B + 1] or None
+        Batch b holds ``rows[row_start[b]:row_start[b + 1]]``, its tokens in the order they ran.
     bypass : bool
         The engine may drop at once what a batch has just used, since it stages what it reads in a
         scratch buffer that is not charged to the cache. Only set for a policy that ``can_bypass``.
@@ -93,6 +98,8 @@ class Batches:
     top_k: int
     weights: np.ndarray | None = None
     guesses: Guesses | None = None
+    rows: np.ndarray | None = None
+    row_start: np.ndarray | None = None
     bypass: bool = False
     sized: bool = True
 
@@ -141,14 +148,15 @@ class Batches:
 
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""
-        n_lookups = self.lookups[which]
-        first = np.cumsum(n_lookups) - n_lookups
-        shift = np.repeat(self.batch_start[which] - first, n_lookups)
-        return np.asarray(np.arange(n_lookups.sum()) + shift)
+        return _positions(self.batch_start, which)
 
     def only(self, which: np.ndarray) -> "Batches":
         """Return the batches `which` (int64 [B'], ascending) as a run of their own."""
         lookups = self.lookups_in(which)
+        rows, row_start = self.rows, self.row_start
+        if rows is not None and row_start is not None:
+            rows = rows[_positions(row_start, which)]
+            row_start = np.concatenate([[0], np.cumsum(np.diff(row_start)[which])])
         return replace(
             self,
             keys=self.keys[lookups],
@@ -161,6 +169,8 @@ class Batches:
             phase=self.phase[which],
             weights=None if self.weights is None else self.weights[lookups],
             guesses=None,
+            rows=rows,
+            row_start=row_start,
         )
 
     @property
@@ -172,6 +182,13 @@ class Batches:
     def token_cycle_bytes(self) -> int:
         """Bytes one token touches over all layers: sum over layers of k × expert bytes."""
         return int(self.expert_bytes.sum()) * self.top_k
+
+
+def _positions(starts: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Return the positions from ``starts[b]`` to ``starts[b + 1]`` of each b of `which`."""
+    n = np.diff(starts)[which]
+    first = np.cumsum(n) - n
+    return np.asarray(np.arange(n.sum()) + np.repeat(starts[which] - first, n))
 
 
 # One pass from the end, which remembers where each key was seen last.

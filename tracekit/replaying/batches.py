@@ -93,6 +93,8 @@ def build_batches(
         n_expert=n_expert,
         top_k=trace.top_k,
         weights=key_weights[:n_lookups] if weights else None,
+        rows=experts,
+        row_start=row_start,
         bypass=bypass,
     )
 

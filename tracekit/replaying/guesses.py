@@ -37,12 +37,15 @@ class Source(Protocol):
 
 
 @one_blas_thread()
-def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Guesses:
+def guesses(
+    trace: Trace, batches: Batches, source: Source, seed: int = 0, train: Trace | None = None
+) -> Guesses:
     """Let a predictor say, after each decode batch, what the next routed layer will want.
 
     After the last layer of a token, the next routed layer is the first layer of the turn's next
     token, if the predictor reaches it: the token is sampled by then. A learned predictor guesses
-    each turn from the others; the first half of a single turn trains, and nothing is guessed there.
+    each turn from the others; the first half of a single turn trains, and nothing is guessed there. With
+    `train` it learns on that trace.
 
     Parameters
     ----------
@@ -53,6 +56,7 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
         With ``predictor``, a name or ``module:Class``, where need be with parameters,
         ``oracle@accuracy=0.75``; and ``horizon``, MoE layers ahead for a predictor that has one.
     seed : int
+    train : Trace, optional
 
     Raises
     ------
@@ -63,7 +67,7 @@ def guesses(trace: Trace, batches: Batches, source: Source, seed: int = 0) -> Gu
     """
     predictor = _predictor(trace, source, seed)
     entry = Entry(predictor, source.horizon)
-    training = Training(trace, DecodedTurns.of(trace))
+    training = Training(trace, DecodedTurns.of(trace), train)
     training.teach([entry])
     n_expert, k, n_layers = predictor.routers.n_expert, trace.top_k, len(trace.moe_layers)
     decoded = np.flatnonzero(batches.phase == DECODE)

@@ -33,7 +33,11 @@ class Runnable:
 
 
 def runnable(
-    policies: Sequence[Policy], trace: Trace, batches: Batches, seed: int
+    policies: Sequence[Policy],
+    trace: Trace,
+    batches: Batches,
+    seed: int,
+    train: Trace | None = None,
 ) -> tuple[list[Runnable], list[str]]:
     """Return the policies that can run on `trace`, and sentences about the others.
 
@@ -48,7 +52,7 @@ def runnable(
     shared: Shared = {}
     for policy in policies:
         try:
-            given = inputs_of(policy, trace, batches, seed, shared)
+            given = inputs_of(policy, trace, batches, seed, shared, train)
         except (MissingDataError, NoMeaningError) as error:
             first_error = first_error or error
             sentences.append(f"Left out: {policy.name}, because {error}")
@@ -82,10 +86,12 @@ def inputs_of(
     batches: Batches,
     seed: int = 0,
     shared: Shared | None = None,
+    train: Trace | None = None,
 ) -> Batches:
     """Return `batches` with what `policy` asks for: the guesses of its predictor.
 
     Policies that act on the same guesses take them from `shared`, where the first leaves them.
+    They learn on `train`, or on the other turns of `trace`.
 
     Raises
     ------
@@ -124,5 +130,6 @@ def inputs_of(
     source = policy.params.predictor, policy.params.horizon
     shared = {} if shared is None else shared
     if source not in shared:
-        shared[source] = replace(batches, guesses=guesses(trace, batches, policy.params, seed))
+        found = guesses(trace, batches, policy.params, seed, train)
+        shared[source] = replace(batches, guesses=found)
     return shared[source]

@@ -45,6 +45,7 @@ def replay(
     per_layer: bool = False,
     validate: bool = False,
     flash_mib_s: float | None = None,
+    train: Trace | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -84,6 +85,9 @@ def replay(
     flash_mib_s : float, optional
         Reading rate of flash in MiB a second: rows then say how many milliseconds it is busy
         for a decoded token, ``flash_ms_per_token_decode``.
+    train : Trace, optional
+        A trace of the same model, on which what a policy acts on is learned. By default it is learned
+        on the turns of `trace` that are not being replayed.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -109,6 +113,10 @@ def replay(
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     loaded = load_policies(policies, params, seed)
     trace = verified(trace)
+    if train is not None:
+        from tracekit.scoring.usable import check_training  # it loads all predictors
+
+        check_training(trace, train)
     lossy = any(policy.lossy for policy in loaded)
     batches = build_batches(trace, lossy, bool(bypass), equal_sizes=True)
     if flash_mib_s is not None and not batches.sized:
@@ -124,7 +132,7 @@ def replay(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
-    chosen, left_out = runnable(loaded, trace, batches, seed)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to the bound is part of every result, so the bound is always replayed.
@@ -168,6 +176,7 @@ def replay(
         "per_layer": per_layer,
         "validate": validate,
         "flash_mib_s": flash_mib_s,
+        "train": None if train is None else train.name,
     }
     return ReplayResult(
         rows=rows,

@@ -24,6 +24,7 @@ from tracekit.scoring.text import fit_sentences
 from tracekit.scoring.training import Entry, Training
 from tracekit.scoring.usable import (
     check_horizons,
+    check_training,
     missing_column,
     missing_column_sentence,
     why_unusable,
@@ -32,7 +33,7 @@ from tracekit.stats.bootstrap import Bootstrap
 from tracekit.stats.units import Units
 from tracekit.trace import Trace
 from tracekit.trace.build import shown
-from tracekit.trace.errors import MissingDataError, TraceError, UsageError
+from tracekit.trace.errors import MissingDataError, UsageError
 
 
 def default_predictors() -> list[type[Predictor]]:
@@ -111,7 +112,7 @@ def predict(
     params_of = _params(classes, params or {})
     all_named = _with_top_k(more_named, routers.top_k, routers.n_expert)
     if train is not None:
-        _check_training(trace, train)
+        check_training(trace, train)
     entries = [
         Entry(cls(routers, horizon or 1, seed, params_of[name]), horizon)
         for name, cls in classes.items()
@@ -220,24 +221,3 @@ def _with_top_k(named: Sequence[int], top_k: int, n_expert: int) -> tuple[int, .
                 f"{m} experts cannot be named: the model has {n_expert}; name between 1 and that."
             )
     return tuple(sorted({top_k, *named}))
-
-
-def _check_training(trace: Trace, train: Trace) -> None:
-    """Refuse to learn on a trace of another model, and on the trace that is scored."""
-    a, b = trace.facts.model, train.facts.model
-    for what in ("n_expert", "top_k", "n_embd"):
-        if getattr(a, what) != getattr(b, what):
-            raise TraceError(
-                f"{train.name} cannot train for {trace.name}: its model has {what} = "
-                f"{getattr(b, what)}, not {getattr(a, what)}; train on a trace of the same model."
-            )
-    if not np.array_equal(trace.moe_layers, train.moe_layers):
-        raise TraceError(
-            f"{train.name} cannot train for {trace.name}: its MoE layers are others; train on a "
-            "trace of the same model."
-        )
-    if train is trace or train.digest == trace.digest:
-        raise UsageError(
-            f"{train.name} holds the routings that are scored, so what is learned on it would "
-            "flatter; train on another trace, or leave it out."
-        )

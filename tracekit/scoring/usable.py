@@ -7,12 +7,14 @@ makes no predictor and reads no column.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tracekit.predictors import Predictor
 from tracekit.routing.blocks import ROUTING_COLUMNS, STEP_COLUMNS
 from tracekit.routing.routers import Routers
 from tracekit.trace import Trace
 from tracekit.trace.build import shown
-from tracekit.trace.errors import UsageError
+from tracekit.trace.errors import TraceError, UsageError
 
 
 @dataclass(frozen=True)
@@ -107,3 +109,24 @@ def why_unusable(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | 
     if cls.has_horizon and routers.n_layers == 1:
         return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
     return None
+
+
+def check_training(trace: Trace, train: Trace) -> None:
+    """Refuse to learn on a trace of another model, and on the trace that is scored."""
+    a, b = trace.facts.model, train.facts.model
+    for what in ("n_expert", "top_k", "n_embd"):
+        if getattr(a, what) != getattr(b, what):
+            raise TraceError(
+                f"{train.name} cannot train for {trace.name}: its model has {what} = "
+                f"{getattr(b, what)}, not {getattr(a, what)}; train on a trace of the same model."
+            )
+    if not np.array_equal(trace.moe_layers, train.moe_layers):
+        raise TraceError(
+            f"{train.name} cannot train for {trace.name}: its MoE layers are others; train on a "
+            "trace of the same model."
+        )
+    if train is trace or train.digest == trace.digest:
+        raise UsageError(
+            f"{train.name} holds the routings that are scored, so what is learned on it would "
+            "flatter; train on another trace, or leave it out."
+        )
