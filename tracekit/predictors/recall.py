@@ -1,0 +1,112 @@
+"""What past tokens selected that routed alike so far."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.predictors.base import Horizon, register
+from tracekit.predictors.learning.similar_tokens import SimilarTokens
+from tracekit.predictors.online import OnlinePredictor
+from tracekit.routing.blocks import Block
+from tracekit.routing.passed import Passed
+from tracekit.routing.routers import Routers
+
+
+@dataclass(frozen=True)
+class RecallParams:
+    """Parameters of `Recall`.
+
+    Attributes
+    ----------
+    history : int
+        How many past tokens vote, prompt tokens too.
+    layers : int
+        How many of the layers that have run are compared.
+    sharpness : float
+        A past token weighs exp(sharpness × the share of these layers' slots in common).
+    habit : float
+        What the layer's recent average selection adds to the vote.
+    """
+
+    history: int = 2000
+    layers: int = 6
+    sharpness: float = 15.0
+    habit: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("history", "layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be 1 or more")
+        for name in ("sharpness", "habit"):
+            if not 0 <= getattr(self, name) <= 1e6:
+                raise ValueError(f"{name} must be a number from 0 to 1e6")
+
+
+@register
+class Recall(OnlinePredictor):
+    """Let past tokens vote, the more the more alike their experts were at the last layers that ran.
+
+    Routing is mostly a matter of which token it is and in what context, and the layers that have run
+    give that away. So a past token weighs exp(15 · a), where a is the share of slots that it has in
+    common with this token at the last six layers up to the one `horizon` before; the weights of the
+    last 2,000 tokens sum to 1. An expert's score is the weight of the tokens that selected it at the
+    layer to predict, and half the layer's average selection: a mix of a fast and a slow average, as
+    in the policy that evicts by what followed. Prompt tokens are in the history too, where they
+    reached the layer. With horizon ``token`` nothing of the token has run: a is then the share that
+    the token before it has in common with the token before the past one, over all layers.
+
+    It reads expert ids only, so it runs on every trace and in every engine, and learns while it runs:
+    no turn is held out, and the very first token is unscored.
+
+    Related: FineMoE (fMoE, EuroSys 2026) keeps *expert maps*, the gate distributions of iterations, and
+    searches them by prompt embedding and by trajectory to guide prefetching; MoE-Infinity matches
+    expert activation matrices of whole sequences. This takes neither distributions nor embeddings,
+    works within a single run, and is scored slot by slot.
+    """
+
+    name = "recall"
+    summary = "what past tokens selected that routed alike so far, learned while it runs"
+    has_horizon = True
+    looks_before_token = True
+    Params = RecallParams
+    params: RecallParams
+
+    def __init__(
+        self,
+        routers: Routers,
+        horizon: Horizon = 1,
+        seed: int = 0,
+        params: RecallParams | None = None,
+    ):
+        super().__init__(routers, horizon, seed, params)
+        self._past = SimilarTokens(
+            routers.n_layers,
+            routers.n_expert,
+            routers.top_k,
+            self.params.history,
+            self.params.layers,
+            self.params.sharpness,
+            self.params.habit,
+            None if self.before_token else self.horizon,
+        )
+
+    def forget(self) -> None:
+        self._past.forget()
+
+    def take_in(self, tokens: Passed) -> None:
+        self._past.take_in(tokens)
+
+    def meet(self, block: Block) -> None:
+        self._past.meet(block)
+
+    def ranks(self, block: Block) -> np.ndarray:
+        return self._past.knows(block)
+
+    def scores(self, block: Block, layer: int) -> np.ndarray:
+        """Return the vote, and the habit."""
+        return self._past.vote(block, layer)
+
+    @property
+    def size_bytes(self) -> int:
+        """A device carries the ids of the history, and the averages."""
+        return self._past.size_bytes
