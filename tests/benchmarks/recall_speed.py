@@ -68,7 +68,9 @@ def main() -> None:
         of_recall(trace, horizon), of_lru(trace)  # compiles
         times = [(of_recall(trace, horizon), of_lru(trace)) for _ in range(pairs)]
         ours, lru = (statistics.median(column) for column in zip(*times, strict=True))
-        print(f"horizon {horizon}: recall {ours:.1f} µs a token and layer, lru {lru:.0f} ns a lookup")
+        print(
+            f"horizon {horizon}: recall {ours:.1f} µs a token and layer, lru {lru:.0f} ns a lookup"
+        )
 
 
 if __name__ == "__main__":

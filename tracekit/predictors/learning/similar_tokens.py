@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.kernels import kernel
+from tracekit.kernels import inlined, kernel
 from tracekit.routing.blocks import Block
 from tracekit.routing.passed import Passed
 
@@ -26,7 +26,7 @@ class _Index:
     ----------
     reached : bool [L, n]
         The tokens that are in the index.
-    places : int32 [L, n * k]
+    places : uint16 or uint32 [L, n * k]
         Places in the history, by expert and then ascending.
     starts : int32 [L, n_expert + 1]
         Where in `places` those of each expert begin.
@@ -128,7 +128,8 @@ class SimilarTokens:
         """Return the index of the tokens in `reached`, and of each token asked what `_overlaps` says."""
         n_layers, n_expert, top_k = self._shape
         n = self._experts.shape[1]
-        places = np.empty((n_layers, n * top_k), np.int32)
+        # Small enough, they are read from the nearest memory.
+        places = np.empty((n_layers, n * top_k), np.uint16 if n < 1 << 16 else np.uint32)
         starts = np.empty((n_layers, n_expert + 1), np.int32)
         _index(self._experts, reached, places, starts)
         index = _Index(reached, places, starts)
@@ -187,11 +188,13 @@ class SimilarTokens:
             self._asked[sources[0] : sources[1], rows],
             self._known[rows],
             self._history,
-            index.places[sources[0] : sources[1]],
-            index.starts[sources[0] : sources[1]],
+            sources[0],
+            layer,
+            index.places,
+            index.starts,
             in_common,
-            self._experts[layer],
             index.reached[layer],
+            self._experts[layer],
             self._reached[layer],
             weight_of,
             self._settled,
@@ -288,18 +291,20 @@ def _overlaps(
 
 
 # Slots in common are whole numbers, so a token's weight is looked up in a short table. Every token
-# asked about is answered alone, its window from the oldest to the newest: the same sums in the same
-# order, however the tokens are cut into blocks.
+# asked about is answered alone, by sums whose order depends on its own window only: the scores are
+# the same however the tokens are cut into blocks.
 @kernel
 def _vote(
     asked: np.ndarray,
     known: np.ndarray,
     history: int,
+    sources: int,
+    layer: int,
     places: np.ndarray,
     starts: np.ndarray,
     in_common: np.ndarray,
-    experts: np.ndarray,
     votes: np.ndarray,
+    experts: np.ndarray,
     reached: np.ndarray,
     weight_of: np.ndarray,
     settled: int,
@@ -307,48 +312,77 @@ def _vote(
     habit: float,
     scores: np.ndarray,
 ) -> None:
-    n_sources, k = asked.shape[0], asked.shape[2]
+    n_sources, n_tokens, k = asked.shape
     n_expert = scores.shape[1]
     fast, slow = averages[0].copy(), averages[1].copy()
-    head = starts.copy()
-    common = np.zeros(min(experts.shape[0], history), np.int32)
-    vote = np.empty(n_expert, np.float64)
+    # The places of each list that are in the window; windows only move on.
+    first, last = starts[:, :-1].copy(), starts[:, :-1].copy()
+    common = np.zeros(votes.size, np.int32)
+    weight = np.zeros(votes.size, np.float64)
     averaged = settled
-    for t in range(known.size):
+    for t in range(n_tokens):
         end = known[t]
         low = max(end - history, 0)
         if n_sources:
-            common[: end - low] = 0
+            common[low:end] = 0
             for m in range(n_sources):
+                at = sources + m
                 for slot in range(k):
                     e = np.int64(asked[m, t, slot])
-                    stop = starts[m, e + 1]
-                    at = head[m, e]
-                    while at < stop and places[m, at] < low:
-                        at += 1
-                    head[m, e] = at
-                    while at < stop and places[m, at] < end:
-                        common[places[m, at] - low] += 1
-                        at += 1
+                    a, b = _moved(
+                        places[at], first[at, e], last[at, e], starts[at, e + 1], low, end
+                    )
+                    first[at, e], last[at, e] = a, b
+                    for place in places[at, a:b]:
+                        common[place] += 1
         else:
-            common[: end - low] = in_common[t, : end - low]
+            common[low:end] = in_common[t, : end - low]
         most = 0
         for u in range(low, end):
             if votes[u]:
-                most = max(most, common[u - low])
-        vote[:] = 0
+                most = max(most, common[u])
         total = 0.0
         for u in range(low, end):
-            if votes[u]:
-                weight = weight_of[most - common[u - low]]
-                total += weight
-                for slot in range(k):
-                    vote[experts[u, slot]] += weight
+            weight[u] = weight_of[most - common[u]] if votes[u] else 0.0
+            total += weight[u]
         while averaged < end:
             if reached[averaged]:
                 _one_more(fast, slow, experts[averaged])
             averaged += 1
         share = 1 / total if total else 0.0
         for e in range(n_expert):
+            a, b = _moved(
+                places[layer], first[layer, e], last[layer, e], starts[layer, e + 1], low, end
+            )
+            first[layer, e], last[layer, e] = a, b
+            votes_for = _sum_at(weight, places[layer, a:b])
             average = FAST_SHARE * fast[e] + (1 - FAST_SHARE) * slow[e]
-            scores[t, e] = vote[e] * share + habit * average
+            scores[t, e] = votes_for * share + habit * average
+
+
+# Return which part of an expert's list is in the window, from what it was before.
+@inlined
+def _moved(
+    places: np.ndarray, first: int, last: int, stop: int, low: int, end: int
+) -> tuple[int, int]:
+    while first < stop and places[first] < low:
+        first += 1
+    last = max(first, last)
+    while last < stop and places[last] < end:
+        last += 1
+    return first, last
+
+
+# Four sums at a time: an addition waits for the one before it in its own sum only.
+@inlined
+def _sum_at(values: np.ndarray, places: np.ndarray) -> float:
+    a, b, c, d = 0.0, 0.0, 0.0, 0.0
+    fours = places.size // 4
+    for i in range(fours):
+        a += values[places[4 * i]]
+        b += values[places[4 * i + 1]]
+        c += values[places[4 * i + 2]]
+        d += values[places[4 * i + 3]]
+    for i in range(4 * fours, places.size):
+        a += values[places[i]]
+    return a + b + (c + d)
