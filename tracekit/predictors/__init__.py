@@ -13,7 +13,11 @@ from tracekit.predictors.base import (
     Predictor,
     register,
 )
-from tracekit.predictors.online import OnlinePredictor, PlainOnlinePredictor
+from tracekit.predictors.online import (
+    OnlinePredictor,
+    PassByPassPredictor,
+    PlainOnlinePredictor,
+)
 
 from tracekit.predictors.stale_gate import StaleGate
 from tracekit.predictors.prev_token import PrevToken
@@ -25,7 +29,9 @@ from tracekit.predictors.stale_gate_renorm import StaleGateRenorm
 from tracekit.predictors.stale_gate_fit import StaleGateFit
 from tracekit.predictors.embedding_gate import EmbeddingGate
 from tracekit.predictors.token_table import TokenTable
+from tracekit.predictors.layer_table import LayerTable
 from tracekit.predictors.recall import Recall
+from tracekit.predictors.recall_gate import RecallGate
 from tracekit.predictors.combined import Combined
 from tracekit.predictors.oracle import Oracle
 from tracekit.predictors.static_hot_insample import StaticHotInSample
@@ -39,14 +45,17 @@ __all__ = [
     "EmbeddingGate",
     "Horizon",
     "LayerLag",
+    "LayerTable",
     "LearnedPredictor",
     "OnlinePredictor",
     "Oracle",
+    "PassByPassPredictor",
     "PlainOnlinePredictor",
     "Predictor",
     "PrevToken",
     "RandomGuess",
     "Recall",
+    "RecallGate",
     "StaleGate",
     "StaleGateFit",
     "StaleGateRenorm",

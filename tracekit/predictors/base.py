@@ -113,6 +113,11 @@ class Predictor(ABC):
         """Say whether it may be called the best of several: it guesses, and has not seen the answer."""
         return not (cls.knows_answer or cls.is_control or cls.is_floor)
 
+    @classmethod
+    def cannot_run_on(cls, routers: Routers) -> str | None:
+        """Say in one sentence why it cannot run on a model, as one that is too large; None if it can."""
+        return None
+
     def reaches(self, layer: int) -> bool:
         """Say whether the layer, an index among the MoE layers, can be predicted at all.
 

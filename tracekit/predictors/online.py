@@ -39,8 +39,9 @@ class OnlinePredictor(Predictor):
     layer, on several threads. For each token it may use what passed before the block, and the tokens
     of the block that stayed and whose pass ended before the pass of that token began.
 
-    Derive from `PlainOnlinePredictor` to be asked token by token; from this class to answer for a
-    stretch of tokens at once.
+    Derive from `PlainOnlinePredictor` to be asked token by token, in plain Python; from
+    `PassByPassPredictor` to answer for a pass at a time; from this class to answer for a stretch of
+    passes at once, as a fast kernel does.
     """
 
     @abstractmethod
@@ -67,7 +68,50 @@ class OnlinePredictor(Predictor):
         return None
 
 
-class PlainOnlinePredictor(OnlinePredictor):
+class PassByPassPredictor(OnlinePredictor):
+    """An online predictor that answers for one pass at a time: write `forget`, `take_in`, `answer`."""
+
+    @abstractmethod
+    def answer(self, one_pass: Block) -> np.ndarray | None:
+        """Score every expert for the tokens of one pass.
+
+        Parameters
+        ----------
+        one_pass : Block
+            T tokens: one, or several that were drafted.
+
+        Returns
+        -------
+        float32 [T, L, n_expert] or None
+            Finite at all layers that the predictor `reaches`; None: it cannot say anything yet, and
+            the tokens are unscored.
+        """
+
+    def meet(self, block: Block) -> None:
+        self._start = block.start
+        self._ranked = np.zeros(len(block), np.bool_)
+        shape = len(block), self.routers.n_layers, self.routers.n_expert
+        self._scores = np.zeros(shape, np.float32)
+        edges = (np.flatnonzero(np.diff(block.decode_pass)) + 1).tolist()
+        for first, last in zip([0, *edges], [*edges, len(block)], strict=True):
+            one_pass = block.cut(first, last)
+            answer = self.answer(one_pass)
+            if answer is not None:
+                self._scores[first:last] = answer
+                self._ranked[first:last] = True
+            self.take_in(passed_of(one_pass))
+
+    def ranks(self, block: Block) -> np.ndarray:
+        first = block.start - self._start
+        return self._ranked[first : first + len(block)]
+
+    def scores(self, block: Block, layer: int) -> np.ndarray:
+        """Return what was answered when the block was met."""
+        first = block.start - self._start
+        return self._scores[first : first + len(block), layer]
+
+
+class PlainOnlinePredictor(PassByPassPredictor):
     """An online predictor in plain Python, one token at a time: write `start`, `guess`, `learn`."""
 
     @abstractmethod
@@ -103,7 +147,7 @@ class PlainOnlinePredictor(OnlinePredictor):
         """
 
     def knows_enough(self) -> bool:
-        """Say whether it can be asked; until then tokens are unscored. True after the first token."""
+        """Say whether it can be asked: from the first token on. Until then tokens are unscored."""
         return self._n_learned > 0
 
     def forget(self) -> None:
@@ -116,28 +160,15 @@ class PlainOnlinePredictor(OnlinePredictor):
             self.learn(experts)
             self._n_learned += 1
 
-    def meet(self, block: Block) -> None:
+    def answer(self, one_pass: Block) -> np.ndarray | None:
+        """Ask about each token at each layer."""
+        if not self.knows_enough():
+            return None
         n_layers, n_expert = self.routers.n_layers, self.routers.n_expert
-        self._start = block.start
-        self._ranked = np.zeros(len(block), np.bool_)
-        self._scores = np.zeros((len(block), n_layers, n_expert), np.float32)
-        edges = (np.flatnonzero(np.diff(block.decode_pass)) + 1).tolist()
-        for first, last in zip([0, *edges], [*edges, len(block)], strict=True):
-            if self.knows_enough():
-                self._ranked[first:last] = True
-                for row in range(first, last):
-                    self._guess_all(block.cut(row, row + 1), self._scores[row])
-            self.take_in(passed_of(block.cut(first, last)))
-
-    def _guess_all(self, token: Block, scores: np.ndarray) -> None:
-        for layer in range(self.routers.n_layers):
-            if self.reaches(layer):
-                scores[layer] = self.guess(token, layer)
-
-    def ranks(self, block: Block) -> np.ndarray:
-        first = block.start - self._start
-        return self._ranked[first : first + len(block)]
-
-    def scores(self, block: Block, layer: int) -> np.ndarray:
-        first = block.start - self._start
-        return self._scores[first : first + len(block), layer]
+        scores = np.zeros((len(one_pass), n_layers, n_expert), np.float32)
+        for row in range(len(one_pass)):
+            token = one_pass.cut(row, row + 1)
+            for layer in range(n_layers):
+                if self.reaches(layer):
+                    scores[row, layer] = self.guess(token, layer)
+        return scores

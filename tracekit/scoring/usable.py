@@ -120,7 +120,7 @@ def why_unusable(
     before_token = cls.looks_before_token and TOKEN in horizons
     if cls.has_horizon and routers.n_layers == 1 and not before_token:
         return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
-    return None
+    return cls.cannot_run_on(routers)
 
 
 def check_training(trace: Trace, train: Trace) -> None:

@@ -10,22 +10,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.kernels import inlined, kernel
+from tracekit.predictors.learning.averages import mixed, no_averages, one_more
 from tracekit.routing.blocks import Block
 from tracekit.routing.passed import Passed
 
-# How often a layer selects each expert: two averages of what its tokens selected, the faster of which
-# forgets half in 1.4 tokens and the slower in 17, mixed at one to four.
-FAST, SLOW, FAST_SHARE = 0.4, 0.04, 0.2
-
 
 @dataclass(frozen=True)
-class _Index:
-    """Where in the history each expert was selected, by layer.
+class _Known:
+    """What is known of the history, or of a part of it, while a block is asked about.
 
     Attributes
     ----------
     reached : bool [L, n]
-        The tokens that are in the index.
+        The tokens of the part, at the layers that they reached.
+    averages : float64 [2, L, n_expert]
+        The fast and the slow average, before the block.
+    in_common : int32 [T, W]
+        As `_overlaps` gives it, where tokens are compared before they have begun.
     places : uint16 or uint32 [L, n * k]
         Places in the history, by expert and then ascending.
     starts : int32 [L, n_expert + 1]
@@ -33,6 +34,8 @@ class _Index:
     """
 
     reached: np.ndarray
+    averages: np.ndarray
+    in_common: np.ndarray
     places: np.ndarray
     starts: np.ndarray
 
@@ -80,11 +83,11 @@ class SimilarTokens:
 
     def forget(self) -> None:
         """Know nothing."""
-        n_layers, n_expert, top_k = self._shape
+        n_layers, _, top_k = self._shape
         self._experts = np.zeros((n_layers, 0, top_k), np.uint16)
         self._reached = np.zeros((n_layers, 0), np.bool_)
         self._turn = np.zeros(0, np.int64)
-        self._averages = np.full((2, n_layers, n_expert), top_k / n_expert)
+        self._averages = no_averages(*self._shape)
         self._settled = 0  # so many tokens of the history are in the averages
 
     def take_in(self, tokens: Passed) -> None:
@@ -104,8 +107,7 @@ class SimilarTokens:
         # What is known before a pass: the history up to its first token.
         self._known = (self._settled + kept_before[first_of_pass]).astype(np.int64)
         self._asked = np.ascontiguousarray(block.experts.transpose(1, 0, 2))
-        self._indices: dict[frozenset[int], tuple[_Index, np.ndarray]] = {}
-        self._indices[frozenset()] = self._indexed(self._reached)
+        self._without = {frozenset[int](): self._indexed(self._reached, self._averages)}
 
     def _settle(self) -> None:
         """Take into the averages what waits for it, and drop what is too old to vote."""
@@ -124,21 +126,26 @@ class SimilarTokens:
         self._reached = np.concatenate([self._reached, reached.T], axis=1)
         self._turn = np.append(self._turn, np.full(len(experts), turn))
 
-    def _indexed(self, reached: np.ndarray) -> tuple[_Index, np.ndarray]:
-        """Return the index of the tokens in `reached`, and of each token asked what `_overlaps` says."""
+    def _without_turns(self, turns: frozenset[int]) -> _Known:
+        """Return what would be known if the tokens of `turns` had not been seen."""
+        reached = self._reached & ~np.isin(self._turn, list(turns))
+        averages = no_averages(*self._shape)
+        _average(self._experts, reached[:, : self._settled], 0, averages)
+        return self._indexed(reached, averages)
+
+    def _indexed(self, reached: np.ndarray, averages: np.ndarray) -> _Known:
         n_layers, n_expert, top_k = self._shape
         n = self._experts.shape[1]
         # Small enough, they are read from the nearest memory.
         places = np.empty((n_layers, n * top_k), np.uint16 if n < 1 << 16 else np.uint32)
         starts = np.empty((n_layers, n_expert + 1), np.int32)
         _index(self._experts, reached, places, starts)
-        index = _Index(reached, places, starts)
         in_common = np.zeros((0, 0), np.int32)
         if self._horizon is None:
             longest = min(self._history, int(self._known[-1]) if len(self._known) else 0)
             in_common = np.zeros((len(self._known), longest), np.int32)
             _overlaps(self._experts, reached, places, starts, self._known, self._history, in_common)
-        return index, in_common
+        return _Known(reached, averages, in_common, places, starts)
 
     @property
     def turns(self) -> frozenset[int]:
@@ -170,15 +177,13 @@ class SimilarTokens:
         """
         n_expert = self._shape[1]
         absent = frozenset(without) & self.turns
-        if absent not in self._indices:
-            silent = np.isin(self._turn, list(absent))
-            self._indices[absent] = self._indexed(self._reached & ~silent)
-        index, in_common = self._indices[absent]
+        if absent not in self._without:
+            self._without[absent] = self._without_turns(absent)
+        known = self._without[absent]
         first = block.start - self._start
         rows = slice(first, first + len(block))
         if self._horizon is None:
             sources, weight_of = (0, 0), self._weight_of[-1]
-            in_common = in_common[rows]
         else:
             source = layer - self._horizon
             sources = max(0, source - self._recent + 1), source + 1
@@ -190,15 +195,14 @@ class SimilarTokens:
             self._history,
             sources[0],
             layer,
-            index.places,
-            index.starts,
-            in_common,
-            index.reached[layer],
+            known.places,
+            known.starts,
+            known.in_common[rows],
+            known.reached[layer],
             self._experts[layer],
-            self._reached[layer],
             weight_of,
             self._settled,
-            self._averages[:, layer],
+            known.averages[:, layer],
             self._habit,
             scores,
         )
@@ -219,17 +223,7 @@ def _average(experts: np.ndarray, reached: np.ndarray, first: int, averages: np.
         fast, slow = averages[0, layer], averages[1, layer]
         for u in range(first, n):
             if reached[layer, u]:
-                _one_more(fast, slow, experts[layer, u])
-
-
-@kernel
-def _one_more(fast: np.ndarray, slow: np.ndarray, selected: np.ndarray) -> None:
-    for e in range(fast.size):
-        fast[e] *= 1 - FAST
-        slow[e] *= 1 - SLOW
-    for slot in range(selected.size):
-        fast[selected[slot]] += FAST
-        slow[selected[slot]] += SLOW
+                one_more(fast, slow, experts[layer, u])
 
 
 # A counting sort of the tokens by the experts that they selected.
@@ -303,9 +297,8 @@ def _vote(
     places: np.ndarray,
     starts: np.ndarray,
     in_common: np.ndarray,
-    votes: np.ndarray,
-    experts: np.ndarray,
     reached: np.ndarray,
+    experts: np.ndarray,
     weight_of: np.ndarray,
     settled: int,
     averages: np.ndarray,
@@ -317,8 +310,8 @@ def _vote(
     fast, slow = averages[0].copy(), averages[1].copy()
     # The places of each list that are in the window; windows only move on.
     first, last = starts[:, :-1].copy(), starts[:, :-1].copy()
-    common = np.zeros(votes.size, np.int32)
-    weight = np.zeros(votes.size, np.float64)
+    common = np.zeros(reached.size, np.int32)
+    weight = np.zeros(reached.size, np.float64)
     averaged = settled
     for t in range(n_tokens):
         end = known[t]
@@ -329,9 +322,8 @@ def _vote(
                 at = sources + m
                 for slot in range(k):
                     e = np.int64(asked[m, t, slot])
-                    a, b = _moved(
-                        places[at], first[at, e], last[at, e], starts[at, e + 1], low, end
-                    )
+                    stop = starts[at, e + 1]
+                    a, b = _moved(places[at], first[at, e], last[at, e], stop, low, end)
                     first[at, e], last[at, e] = a, b
                     for place in places[at, a:b]:
                         common[place] += 1
@@ -339,25 +331,23 @@ def _vote(
             common[low:end] = in_common[t, : end - low]
         most = 0
         for u in range(low, end):
-            if votes[u]:
+            if reached[u]:
                 most = max(most, common[u])
         total = 0.0
         for u in range(low, end):
-            weight[u] = weight_of[most - common[u]] if votes[u] else 0.0
+            weight[u] = weight_of[most - common[u]] if reached[u] else 0.0
             total += weight[u]
         while averaged < end:
             if reached[averaged]:
-                _one_more(fast, slow, experts[averaged])
+                one_more(fast, slow, experts[averaged])
             averaged += 1
         share = 1 / total if total else 0.0
-        for e in range(n_expert):
-            a, b = _moved(
-                places[layer], first[layer, e], last[layer, e], starts[layer, e + 1], low, end
-            )
-            first[layer, e], last[layer, e] = a, b
-            votes_for = _sum_at(weight, places[layer, a:b])
-            average = FAST_SHARE * fast[e] + (1 - FAST_SHARE) * slow[e]
-            scores[t, e] = votes_for * share + habit * average
+        for expert in range(n_expert):
+            stop = starts[layer, expert + 1]
+            a, b = _moved(places[layer], first[layer, expert], last[layer, expert], stop, low, end)
+            first[layer, expert], last[layer, expert] = a, b
+            votes = _sum_at(weight, places[layer, a:b])
+            scores[t, expert] = votes * share + habit * mixed(fast[expert], slow[expert])
 
 
 # Return which part of an expert's list is in the window, from what it was before.
