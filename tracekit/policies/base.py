@@ -146,6 +146,20 @@ class Batches:
         np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
         return np.asarray(decode & (self.pass_id > first_pass[turn]))
 
+    def routing_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return `rows` and `row_start`, for a policy that learns from every token.
+
+        Raises
+        ------
+        ValueError
+            These batches do not carry the rows of each batch; those of a trace do.
+        """
+        if self.rows is None or self.row_start is None or len(self.row_start) != len(self) + 1:
+            raise ValueError("a policy that learns from every token takes batches with their rows")
+        rows = np.ascontiguousarray(self.rows).view()
+        rows.flags.writeable = False  # as of a trace on disk: kernels are compiled for one type
+        return rows, self.row_start
+
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""
         return _positions(self.batch_start, which)
