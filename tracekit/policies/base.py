@@ -5,7 +5,7 @@ or what is made of the cells.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -271,6 +271,26 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class StateArray:
+    """An array that an engine keeps to run a policy.
+
+    Attributes
+    ----------
+    name : str
+    shape : str
+        In words: of what there is one number each.
+    size_bytes : int
+    means : str
+        What it holds.
+    """
+
+    name: str
+    shape: str
+    size_bytes: int
+    means: str
+
+
+@dataclass(frozen=True)
 class NoParams:
     """The parameters of a policy that has none."""
 
@@ -313,6 +333,8 @@ class Policy(ABC):
         The declarations of its own totals: name, unit, meaning, whether it may be null.
     legend : tuple of str
         Lines under a table that explain its counters to a reader of the table.
+    pseudo_code : str
+        The rule for whoever writes it into an engine; empty if the docstring says it all.
     """
 
     name: ClassVar[str]
@@ -329,9 +351,22 @@ class Policy(ABC):
     gives_limits: ClassVar[bool] = False
     counters: ClassVar[tuple[Figure, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
+    pseudo_code: ClassVar[str] = ""
 
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        """Return what an engine keeps besides its list of residents, for a model of that shape.
+
+        Parameters
+        ----------
+        n_layers : int
+            MoE layers.
+        n_expert, top_k : int
+        """
+        return ()
 
     @abstractmethod
     def simulate(

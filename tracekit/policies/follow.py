@@ -1,9 +1,11 @@
 """Evict what is least likely to be used soon, by what followed what so far."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.kernels import inlined, kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.following import Following, judge, learn, nothing_learned
 
 _NONE = np.float32(np.inf)
@@ -32,6 +34,43 @@ class Follow(Policy):
     name = "follow"
     summary = "evicts what is least likely to be used soon, by what followed what so far"
     can_bypass = True
+    pseudo_code = """\
+at the start   fast, slow, avg, value [L][E] = k / E;  table[L][E][E];  n[L][E] = 0;  last[L] = none
+
+token(l, ids)  for each token of a batch, in order, those of a prompt too: its k experts at layer l
+    for i in last[l]:
+        if n[l][i] == 0: table[l][i][:] = avg[l][:]
+        r = max(0.07, 1 / (n[l][i] + 2));  n[l][i] += 1
+        table[l][i][:] *= 1 - r
+        for e in ids: table[l][i][e] += r
+    fast[l][:] *= 0.6;   for e in ids: fast[l][e] += 0.4
+    slow[l][:] *= 0.96;  for e in ids: slow[l][e] += 0.04
+    last[l] = ids
+
+end_batch(l)   once, after the tokens and before evicting
+    avg[l][:] = 0.2 * fast[l][:] + 0.8 * slow[l][:]
+    for each expert e:
+        q = mean over i in last[l] of (table[l][i][e] if n[l][i] > 0 else k / E);  q = min(q, 1)
+        value[l][e] = q + (1 - q) * avg[l][e] / (1 + avg[l][e])
+
+victim(l)      while the residents exceed the budget
+    of the residents (m, e) that the batch did not use, the one with the least
+        value[m][e] * 2 ** (-d / L)   with d = (m - l - 1) mod L
+    ties: the largest d, then the one used longest ago
+    (value changes only when its layer runs: keep the cheapest resident of every layer)
+
+All numbers are 32-bit floats."""
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (
+            StateArray("table", "L × E × E", 4 * keys * n_expert, "what followed each expert"),
+            StateArray("fast, slow", "2 × L × E", 8 * keys, "two running averages of use"),
+            StateArray("avg, value", "2 × L × E", 8 * keys, "their mixture, and what is kept"),
+            StateArray("n", "L × E", 4 * keys, "how often a row of the table was learned"),
+            StateArray("last", "L × k", 2 * n_layers * top_k, "the last token's experts"),
+        )
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
@@ -61,7 +100,7 @@ class Follow(Policy):
         gone = np.empty(len(batches.keys) if log else 0, np.int32)
         n_gone = np.zeros(n_batches, np.int64)
         rows, row_start = batches.routing_rows()
-        nearness = np.float32(2.0 ** (-np.arange(n_layers) / n_layers))
+        nearness = (2.0 ** (-np.arange(n_layers) / n_layers)).astype(np.float32)
         _follow(
             batches.keys,
             batches.batch_start,
@@ -122,7 +161,7 @@ def _follow(
     n_rows = 1
     n_logged = 0
     for b in range(batch_layer.size):
-        layer = np.int64(batch_layer[b])
+        layer = int(batch_layer[b])
         base = layer * n_expert
         start = batch_start[b]
         stop = batch_start[b + 1]
@@ -177,7 +216,7 @@ def _follow(
 
 
 @inlined
-def _least(bits: np.ndarray, layer: int, n_expert: int) -> np.int32:
+def _least(bits: np.ndarray, layer: int | np.int32, n_expert: int) -> np.int32:
     """Return the least offer of `layer`."""
     least = np.int32(0x7FFFFFFF)
     for offer in bits[layer * n_expert : (layer + 1) * n_expert]:
@@ -187,8 +226,12 @@ def _least(bits: np.ndarray, layer: int, n_expert: int) -> np.int32:
 
 @inlined
 def _cheapest(
-    bits: np.ndarray, touched: np.ndarray, layer: int, n_expert: int, least: np.int32
-) -> int:
+    bits: np.ndarray,
+    touched: np.ndarray,
+    layer: int | np.int32,
+    n_expert: int,
+    least: np.int32,
+) -> np.int32:
     """Return the key of `layer` with the offer `least`; of several the one touched longest ago."""
     base = layer * n_expert
     here = bits[base : base + n_expert]
@@ -206,7 +249,9 @@ def _cheapest(
 
 
 @inlined
-def _next_to_go(least: np.ndarray, nearness: np.ndarray, scaled: np.ndarray, layer: int) -> int:
+def _next_to_go(
+    least: np.ndarray, nearness: np.ndarray, scaled: np.ndarray, layer: int
+) -> np.int32:
     """Return the layer whose cheapest resident is worth least after `layer`; ties the one furthest away.
 
     `scaled` [L] is room for the offers of the layers in the order in which they run.
