@@ -356,6 +356,13 @@ class Policy(ABC):
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
 
+    @property
+    def requires(self) -> str:
+        """What an engine that runs it has to know besides what the cache has seen, in words."""
+        if self.offline:
+            return "the future"
+        return "a predictor" if self.needs_predictor else "nothing"
+
     @classmethod
     def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
         """Return what an engine keeps besides its list of residents, for a model of that shape.
