@@ -84,7 +84,7 @@ def plot_closure(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
         )
         ticks.append("mean")
         edges.append((str(name), first, len(columns)))
-    size = 1.6 + _CELL_INCHES * len(columns), 1.1 + 0.36 * max(len(order), 3)
+    size = max(7.2, 1.6 + _CELL_INCHES * len(columns)), 1.1 + 0.36 * max(len(order), 3)
     ax = axes_or_new(ax, size)
     values = np.column_stack(columns)
     ax.imshow(
@@ -111,6 +111,7 @@ def plot_closure(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     ax.set_yticks(range(len(order)), [shortened(label, 40) for label in order.index])
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
+    ax.set_ylabel("policy")
     ax.set_xlabel("cache budget (MiB); below the mean its 95 % interval")
     title = "Share of the way from LRU (0 %) to Belady (100 %) in decode hits"
     ax.set_title(title, loc="left", fontsize="medium", pad=22 if edges[0][0] else 6)

@@ -84,11 +84,11 @@ class Bootstrap:
             none = np.full(parts.shape[1] + 1, np.nan)
             return none, none.copy()
         of_parts, of_wholes = self._drawn(groups, [parts[scored], wholes[scored]])
-        ratios = np.full(of_parts.shape, np.nan)
-        np.divide(of_parts, of_wholes, out=ratios, where=of_wholes > 0)
-        ratios = np.column_stack([ratios, ratios.mean(axis=1)])
-        low = np.full(ratios.shape[1], np.nan)
-        high = low.copy()
+        n_columns = parts.shape[1]
+        ratios = np.full((DRAWS, n_columns + 1), np.nan)
+        np.divide(of_parts, of_wholes, out=ratios[:, :-1], where=of_wholes > 0)
+        ratios[:, -1] = ratios[:, :-1].mean(axis=1)
+        low, high = np.full(n_columns + 1, np.nan), np.full(n_columns + 1, np.nan)
         known = ~np.isnan(ratios).all(axis=0)
         low[known], high[known] = np.nanquantile(ratios[:, known], [0.025, 0.975], axis=0)
         return low, high
