@@ -26,10 +26,16 @@ class RetentionParams:
     horizon : int
         How many MoE layers ahead the predictor looks. At 2 the guess for the next layer is
         complete while this layer runs, so an engine has it in hand when it evicts.
+    base : str
+        What evicts: ``lru``, or ``follow``.
     """
 
     predictor: str = "stale-gate"
     horizon: int = 2
+    base: str = "lru"
+
+    def __post_init__(self) -> None:
+        check_base(self.base)
 
 
 @register
@@ -37,12 +43,14 @@ class Retention(Policy):
     """LRU; after a decode batch, the residents predicted for the next routed layer become recent.
 
     Nothing is read or looked up for this, so it changes only what is evicted. The best prediction
-    becomes the most recent. With ``--bypass`` a batch that is larger than the budget leaves what
+    becomes the most recent. With ``base=follow`` the policy `follow` evicts. To it a predicted expert
+    is worth 1, as if its use were certain, from the eviction after this batch until its layer has
+    run. With ``--bypass`` a batch that is larger than the budget leaves what
     fits, as in LRU.
     """
 
     name = "retention"
-    summary = "LRU; residents predicted for the next layer become recent"
+    summary = "LRU, or follow; residents predicted for the next layer become recent"
     Params = RetentionParams
     needs_predictor = True
     can_bypass = True
