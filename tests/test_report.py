@@ -88,8 +88,9 @@ def test_pieces_that_are_not_utf8_are_written_as_escapes(tmp_path):
 
 def test_the_tables_hold_what_replay_and_predict_say(trace, page):
     text = " ".join(page.by_id("cache")["text"].split())
-    for record in replay(trace, DEFAULT_POLICIES, cache_bytes=default_budgets(trace)).records:
-        limit = "≤ " if record["policy"] == "bound" else ""
+    asked = {"cache_bytes": default_budgets(trace), "params": {"bound.prices": 100}}
+    for record in replay(trace, DEFAULT_POLICIES, **asked).records:
+        limit = "(prices=100) ≤ " if record["policy"] == "bound" else ""
         decode = f"{limit}{100 * record['hit_rate_decode']:.1f} %"
         cumulative = f"{limit}{100 * record['hit_rate_cumulative']:.1f} %"
         assert f"{record['policy']} {decode} {cumulative}" in text

@@ -82,6 +82,12 @@ class Batches:
     bypass : bool
         The engine may drop at once what a batch has just used, since it stages what it reads in a
         scratch buffer that is not charged to the cache. Only set for a policy that ``can_bypass``.
+    in_slots : bool
+        A budget is a number of experts of every MoE layer, in bytes; see `shares`.
+    warming : bool [B] or None
+        Batches of another run that only fill the cache: no figure counts them. None: there are none.
+    skipped : bool [B] or None
+        Decode batches that no figure of decoded tokens counts. None: there are none.
     """
 
     keys: np.ndarray
@@ -102,6 +108,9 @@ class Batches:
     row_start: np.ndarray | None = None
     bypass: bool = False
     sized: bool = True
+    in_slots: bool = False
+    warming: np.ndarray | None = None
+    skipped: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -115,6 +124,30 @@ class Batches:
     def lookups(self) -> np.ndarray:
         """Lookups of each batch, int64 [B]: one per distinct expert."""
         return np.asarray(np.diff(self.batch_start))
+
+    @cached_property
+    def counted(self) -> np.ndarray:
+        """Batches that figures count, bool [B]: all but those that warm the cache."""
+        return np.ones(len(self), np.bool_) if self.warming is None else ~self.warming
+
+    @cached_property
+    def counted_decode(self) -> np.ndarray:
+        """Batches that figures of decoded tokens count, bool [B]."""
+        decode = (self.phase == DECODE) & self.counted
+        return np.asarray(decode if self.skipped is None else decode & ~self.skipped)
+
+    def shares(self, budget: int) -> np.ndarray:
+        """Divide a budget of the whole model among its MoE layers, int64 [L].
+
+        Each gets the same number of bytes; with `in_slots`, the same number of experts.
+        """
+        if not self.in_slots:
+            return np.full(len(self.expert_bytes), budget // len(self.expert_bytes), np.int64)
+        return np.asarray(self.slots(budget) * self.expert_bytes)
+
+    def slots(self, budget: int) -> int:
+        """Return how many experts of every MoE layer `budget` holds."""
+        return budget // int(self.expert_bytes.sum())
 
     @cached_property
     def key_bytes(self) -> np.ndarray:
@@ -171,6 +204,8 @@ class Batches:
             guesses=None,
             rows=rows,
             row_start=row_start,
+            warming=None if self.warming is None else self.warming[which],
+            skipped=None if self.skipped is None else self.skipped[which],
         )
 
     @property
@@ -287,7 +322,8 @@ class Policy(ABC):
         It goes by which slot of a routing is the heaviest, and is left out where a trace does not
         know that.
     in_shares : bool
-        Each MoE layer keeps to an equal share of the budget, so that all of them may overrun it.
+        Each MoE layer keeps to its share of the budget (``Batches.shares``), so that all of them
+        may overrun it.
         Any other policy keeps to the budget, or to the last batch where that is larger. Under
         ``batches.bypass`` all of them keep to the budget.
     can_bypass : bool
@@ -296,7 +332,9 @@ class Policy(ABC):
     gives_limits : bool
         `simulate` returns `Limit`, not `Cell`: proven totals without a run behind them.
     counters : tuple of Figure
-        The declarations of its own totals: name, unit, meaning, whether it may be null.
+        The declarations of its own totals: name, unit, meaning, whether it may be null. They count
+        what ``Batches.counted`` does, and those of decoded tokens what ``Batches.counted_decode``
+        does.
     legend : tuple of str
         Lines under a table that explain its counters to a reader of the table.
     """

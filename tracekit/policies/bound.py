@@ -1,15 +1,15 @@
 """A bound on the hits of every demand policy, for experts of any sizes."""
 
-import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
-from tracekit.policies.intervals import Room
-from tracekit.trace.schema import DECODE
+from tracekit.policies.limits import limits_of
 
-# Above this many lookups the price bound is left out: it takes seconds there.
-MOST_PRICED = 1_000_000
+# What a report and a study ask for: 0.1 s a budget at 40,000 lookups.
+PRICES = 100
 
 
 def bounded(bypass: bool) -> str:
@@ -23,6 +23,25 @@ def bounded(bypass: bool) -> str:
         "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
         "ends"
     )
+
+
+@dataclass(frozen=True)
+class BoundParams:
+    """Parameters of `Bound`.
+
+    Attributes
+    ----------
+    prices : int
+        Iterations of the price bound, which only matters where sizes differ between layers. 0: it is
+        left out. Any number gives a bound that is true; more of them make it tighter, and 100 get
+        most of that. A report and a study take 100.
+    """
+
+    prices: int = 0
+
+    def __post_init__(self) -> None:
+        if self.prices < 0:
+            raise ValueError("prices must be 0 or more")
 
 
 @register
@@ -46,13 +65,14 @@ class Bound(Policy):
     reaches.
 
     *Sizes that differ between layers.* Belady's rule is no bound then: a small expert may have to
-    go for a later large one. The bound is the least of three:
+    go for a later large one. The bound is the least of these:
 
     - every interval takes no more than the smallest expert does;
     - every size alone has at most the hits that Belady's rule gives it, with the room that the
       batches of all layers leave; and all hits together have at most the bytes that Belady's rule
       keeps if experts can be kept in part, which are best spent on the smallest experts;
-    - a price bound, by duality: `Room.price_bound`.
+    - a price bound by duality, if `prices` asks for it and there are at most a million lookups: see
+      `Room.price_bound`.
 
     *Bytes.* At least as many bytes are read as are asked for, less those that Belady's rule keeps if
     experts can be kept in part. Also, each key is read once at its size, and every other miss reads
@@ -69,72 +89,14 @@ class Bound(Policy):
         "proven limits of policies that read on demand and keep each load until it ends (with "
         "--bypass: that may drop it at once)"
     )
+    Params = BoundParams
     offline = True
     can_bypass = True
     gives_limits = True
+    params: BoundParams
+    kind: ClassVar[str] = "demand"
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Limit]:
-        of_all, of_decode = _Side(batches, False), _Side(batches, True)
-        limits = []
-        for budget in budgets.tolist():
-            hits, read_bytes = of_all.limits(budget)
-            hits_decode, read_bytes_decode = of_decode.limits(budget)
-            limits.append(Limit(budget, hits, hits_decode, read_bytes, read_bytes_decode))
-        return limits
-
-
-class _Side:
-    """The lookups of a run that a bound counts: all, or those of decoded tokens."""
-
-    def __init__(self, batches: Batches, decode_only: bool):
-        counted = batches.phase == DECODE if decode_only else np.ones(len(batches), np.bool_)
-        lookups = np.where(counted, batches.lookups, 0)
-        first = np.where(counted, _first_lookups(batches), 0)
-        size = batches.expert_bytes[batches.layer]
-        self.room = Room.of(batches, decode_only)
-        self.sizes = batches.expert_bytes
-        self.asked_bytes = int((lookups * size).sum())
-        self.first_bytes = int((first * size).sum())
-        self.repeats = int((lookups - first).sum())
-
-    def limits(self, budget: int) -> tuple[int, int]:
-        """Return the most hits, and the fewest bytes read."""
-        capacity = self.room.capacity(budget)
-        hits, kept_bytes = self.room.most_kept(capacity, self.sizes)
-        classes = np.unique(self.sizes)
-        smallest = int(classes[0])
-        if len(classes) > 1:
-            _, kept_bytes = self.room.most_kept(capacity, self.sizes, divisible=True)
-            equal = np.full(len(self.sizes), smallest)
-            hits = min(
-                self.room.most_kept(capacity, equal)[0],
-                self._by_size(capacity, classes, kept_bytes),
-                self._by_prices(capacity),
-            )
-        read = self.first_bytes + (self.repeats - hits) * smallest
-        return hits, max(read, self.asked_bytes - kept_bytes)
-
-    def _by_size(self, capacity: np.ndarray, classes: np.ndarray, kept_bytes: int) -> int:
-        hits = 0
-        for size in classes.tolist():
-            alone, _ = self.room.most_kept(capacity, self.sizes, among=self.sizes == size)
-            taken = min(alone, kept_bytes // size)
-            hits += taken
-            kept_bytes -= taken * size
-        return hits
-
-    def _by_prices(self, capacity: np.ndarray) -> int:
-        if len(self.room.next_use) > MOST_PRICED:
-            return self.repeats
-        # Rounding may leave the sum of many terms a little below a whole number that it reaches.
-        return math.floor(self.room.price_bound(capacity) + 1e-6)
-
-
-def _first_lookups(batches: Batches) -> np.ndarray:
-    """Count the keys of each batch that were never looked up before, int64 [B]."""
-    is_first = np.ones(len(batches.keys) + 1, np.bool_)
-    is_first[batches.next_use] = False
-    batch = np.searchsorted(batches.batch_start, np.flatnonzero(is_first[:-1]), side="right") - 1
-    return np.bincount(batch, minlength=len(batches))
+        return limits_of(batches, budgets, self.params.prices)

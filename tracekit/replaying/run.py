@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.arguments import whole
+from tracekit.arguments import names_in, whole
 from tracekit.figures import MIB
 from tracekit.policies import Bound, Cell, Policy, load_policies
 from tracekit.replaying.agreement import verified
@@ -111,7 +111,7 @@ def replay(
     jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
     if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
-    loaded = load_policies(policies, params, seed)
+    loaded, bound = _with_bound(policies, params, seed)
     trace = verified(trace)
     if train is not None:
         from tracekit.scoring.usable import check_training  # it loads all predictors
@@ -135,10 +135,9 @@ def replay(
     chosen, left_out = runnable(loaded, trace, batches, seed, train)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
-    # The distance to the bound is part of every result, so the bound is always replayed.
-    bounds = [i for i, run in enumerate(chosen) if isinstance(run.policy, Bound)]
-    replayed = chosen if bounds else [*chosen, Runnable(Bound(), batches)]
-    bound = bounds[0] if bounds else len(chosen)
+    is_asked = any(run.policy is bound for run in chosen)
+    replayed = chosen if is_asked else [*chosen, Runnable(bound, batches)]
+    of_bound = next(i for i, run in enumerate(replayed) if run.policy is bound)
 
     def rows_of(run: int, part: np.ndarray) -> list[Row]:
         policy, given = replayed[run].policy, replayed[run].batches
@@ -156,7 +155,7 @@ def replay(
     rows = [
         row.under(limit)
         for of_run in by_run[: len(chosen)]
-        for row, limit in zip(of_run, by_run[bound], strict=True)
+        for row, limit in zip(of_run, by_run[of_bound], strict=True)
     ]
     n_passes = n_decode_passes(trace)
     if flash_mib_s is not None:
@@ -184,6 +183,26 @@ def replay(
         notes=[*trace.warnings, *left_out, *notes(batches, rows), *unranked(trace)],
         trace=trace,
     )
+
+
+def _with_bound(
+    policies: str | Policy | Iterable[str | Policy], params: Mapping[str, Any] | None, seed: int
+) -> tuple[list[Policy], Bound]:
+    """Load the policies, and the bound that they are compared with.
+
+    That is the tightest that was asked for. ``bound.prices`` may be given without naming `bound`.
+    """
+    named = names_in(policies)
+    given = dict(params or {})
+    is_named = any(isinstance(each, Bound) or each == Bound.name for each in named)
+    if is_named or not any(name.startswith(f"{Bound.name}.") for name in given):
+        loaded = load_policies(named, given, seed)
+        bounds = [policy for policy in loaded if isinstance(policy, Bound)]
+    else:
+        of_bound = {name: given.pop(name) for name in [*given] if name.startswith(f"{Bound.name}.")}
+        bounds = [each for each in load_policies(Bound.name, of_bound) if isinstance(each, Bound)]
+        loaded = load_policies(named, given, seed)
+    return loaded, max(bounds, key=lambda each: each.params.prices, default=Bound())
 
 
 def _on_threads(

@@ -15,6 +15,7 @@ import pandas as pd
 
 from tracekit.figures import csv_cell, printable, settings
 from tracekit.policies import POLICIES
+from tracekit.policies.bound import PRICES
 from tracekit.replaying import replay
 from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
@@ -174,6 +175,7 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
         return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
+    params = {"bound.prices": PRICES, **run.params}
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
     results = []
     for number, seed in enumerate(run.seeds):
@@ -186,7 +188,7 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_mib=run.cache_mib or None,
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
-            params=run.params if number == 0 else _of(policies, run.params),
+            params=params if number == 0 else _of(policies, params),
             bypass=run.bypass,
             seed=seed,
             jobs=jobs,
@@ -202,8 +204,8 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
 
 
 def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `params` that are of one of `policies`, by the name that is used or its own."""
-    owners = {*policies, *(POLICIES.find(name).name for name in policies)}
+    """Return those of `params` that are of `policies` or the bound, which any row is compared with."""
+    owners = {*policies, *(POLICIES.find(name).name for name in policies), "bound"}
     return {name: value for name, value in params.items() if name.rpartition(".")[0] in owners}
 
 

@@ -63,7 +63,8 @@ class Run:
     horizon, named : list of int
         Layers ahead; numbers of experts that predictors may name, besides k.
     params : mapping
-        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row.
+        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row. The bound takes 100 price
+        iterations, if ``"bound.prices"`` does not say otherwise.
     """
 
     traces: list[str] = field(default_factory=list)
