@@ -357,6 +357,14 @@ class Policy(ABC):
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
 
+    @property
+    def reads_ahead(self) -> int | None:
+        """The most experts that it reads ahead after a load, for the next load of a decoded token.
+
+        None: it reads nothing ahead, or more than that.
+        """
+        return None
+
     @abstractmethod
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

@@ -1,28 +1,16 @@
-"""A bound on the hits of every demand policy, for experts of any sizes."""
+"""Bounds on the hits of every policy of a class, for experts of any sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
 from tracekit.policies.limits import limits_of
+from tracekit.policies.shares import one_layer
 
 # What a report and a study ask for: 0.1 s a budget at 40,000 lookups.
 PRICES = 100
-
-
-def bounded(bypass: bool) -> str:
-    """Say in words which policies the bound is of: what stands after *every policy that*."""
-    if bypass:
-        return (
-            "keeps to its budget after every load and reads only what is asked for, even if it drops "
-            "at once what it has just used"
-        )
-    return (
-        "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
-        "ends"
-    )
 
 
 @dataclass(frozen=True)
@@ -96,7 +84,110 @@ class Bound(Policy):
     params: BoundParams
     kind: ClassVar[str] = "demand"
 
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def bounded(self, bypass: bool, in_slots: bool = False) -> str:
+        """Say in words which policies it bounds: what stands after *every policy that*."""
+        return bounded(bypass)
+
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Limit]:
         return limits_of(batches, budgets, self.params.prices)
+
+
+class BoundInShares(Bound):
+    """The bound of policies whose layers each keep to their share of the budget (``in_shares``).
+
+    A layer is then a cache of its own whose experts have one size, so that Belady's rule within the
+    share is exact, of all hits and of decode hits. The totals are those of all layers.
+    """
+
+    name = "bound-in-shares"
+    kind = "layer-shares"
+
+    def bounded(self, bypass: bool, in_slots: bool = False) -> str:
+        share = (
+            "room for the same number of experts" if in_slots else "an equal share of the budget"
+        )
+        return f"gives each MoE layer {share}, and there {bounded(bypass)}"
+
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Limit]:
+        shares = np.array([batches.shares(budget) for budget in budgets.tolist()])
+        totals = np.zeros((len(budgets), len(_TOTALS)), np.int64)
+        for layer in range(len(batches.expert_bytes)):
+            alone = one_layer(batches, layer, np.flatnonzero(batches.layer == layer))
+            of_layer = super().simulate(alone, shares[:, layer])
+            totals += [[getattr(limit, name) for name in _TOTALS] for limit in of_layer]
+        return [
+            Limit(int(budget), **dict(zip(_TOTALS, found, strict=True)))
+            for budget, found in zip(budgets, totals.tolist(), strict=True)
+        ]
+
+
+class BoundAhead(Bound):
+    """The bound of policies that also read ahead, if they know what the next load asks for.
+
+    *The class.* After the load of a decoded token, at most `most` of the experts that the next load
+    of a decoded token asks for are read ahead; what is resident still fits the budget.
+
+    *The bound.* Of the lookups of a batch that can be read ahead, an engine that knows the future
+    reads those whose last use is longest ago: to keep one of them takes room for as long as any other
+    of the batch, and longer. So they count as hits, their intervals are left out, and the bound of
+    what reads on demand is taken of the rest. Entries that were read ahead are taken to need no room,
+    so the true optimum is lower. From half of a routing on (`most` > k / 2) it says little.
+
+    *Bytes.* Reading ahead never lowers them: what was read ahead and used could have been read when
+    it was used. So the least bytes are those of `Bound`.
+    """
+
+    name = "bound-ahead"
+    kind = "reads-ahead"
+
+    def __init__(self, params: BoundParams, most: int):
+        super().__init__(params)
+        self.most = most
+
+    def bounded(self, bypass: bool, in_slots: bool = False) -> str:
+        return (
+            f"reads ahead, after each load of a decoded token, at most {self.most} of the experts that "
+            f"the next such load asks for, and otherwise {bounded(bypass)}"
+        )
+
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Limit]:
+        return limits_of(batches, budgets, self.params.prices, self.most)
+
+
+_TOTALS = [each.name for each in fields(Limit) if each.name != "budget_bytes"]
+
+
+def bound_of(policy: Policy, demand: Bound) -> Bound | None:
+    """Return the bound of the class that `policy` is of, made as `demand` is; None if there is none."""
+    if policy.gives_limits or policy.lossy:
+        return None
+    if policy.reads_ahead is not None:
+        return BoundAhead(demand.params, policy.reads_ahead)
+    if policy.speculative:
+        return None
+    return BoundInShares(demand.params) if policy.in_shares else demand
+
+
+def bounded(bypass: bool) -> str:
+    """Say in words which policies `Bound` is of: what stands after *every policy that*."""
+    if bypass:
+        return (
+            "keeps to its budget after every load and reads only what is asked for, even if it drops "
+            "at once what it has just used"
+        )
+    return (
+        "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
+        "ends"
+    )

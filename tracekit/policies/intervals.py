@@ -17,6 +17,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches
 from tracekit.policies.positions import add, discard, empty_set, holds, largest
+from tracekit.trace.schema import DECODE
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,27 @@ class Room:
             counts = np.append(np.repeat(ends, batches.lookups), False)
             next_use = np.where(counts[next_use], next_use, n).astype(np.int32)
         return cls(batches, next_use)
+
+    def read_ahead(self, counted: np.ndarray, most: int) -> tuple["Room", int]:
+        """Leave out the lookups that are best read ahead, and say how many they are.
+
+        After a decode batch, `most` of the next batch's experts may be read, if that is a decode
+        batch. They hit without an interval. All intervals that end in a batch end together, so the
+        one that begins first takes room wherever another of them does: the best to be read are
+        those that were looked up longest ago, or never.
+
+        Parameters
+        ----------
+        counted : bool [B]
+            Batches that count.
+        most : int
+            Experts that may be read ahead of a batch.
+        """
+        decode = self.batches.phase == DECODE
+        can = decode & counted & np.append(False, decode[:-1])
+        n_read = np.where(can, np.minimum(self.batches.lookups, most), 0)
+        next_use = _without_oldest(self.batches.batch_start, self.next_use, n_read)
+        return Room(self.batches, next_use), int(n_read.sum())
 
     def capacity(self, budget: int) -> np.ndarray:
         """Return the bytes that intervals may take after each batch, int64 [B]."""
@@ -192,6 +214,30 @@ def _most_kept(
                 used -= size
                 discard(bits, words, groups, last)
     return kept, kept_bytes
+
+
+# Positions grow with time, so that the lookup with the least previous position was used longest ago;
+# one without has -1. What was taken is moved behind all others.
+@kernel
+def _without_oldest(
+    batch_start: np.ndarray, next_use: np.ndarray, n_read: np.ndarray
+) -> np.ndarray:
+    n_positions = next_use.size
+    previous = np.full(n_positions, -1, np.int64)
+    left = next_use.copy()
+    for p in range(n_positions):
+        if next_use[p] < n_positions:
+            previous[next_use[p]] = p
+    for b in range(n_read.size):
+        for _ in range(n_read[b]):
+            oldest = batch_start[b]
+            for p in range(batch_start[b], batch_start[b + 1]):
+                if previous[p] < previous[oldest]:
+                    oldest = p
+            if previous[oldest] >= 0:
+                left[previous[oldest]] = n_positions
+            previous[oldest] = n_positions
+    return left
 
 
 # Rents of all intervals follow from one running sum of the prices, and the room that the paying

@@ -15,7 +15,9 @@ from tracekit.policies.intervals import Room
 MOST_PRICED = 1_000_000
 
 
-def limits_of(batches: Batches, budgets: np.ndarray, prices: int) -> list[Limit]:
+def limits_of(
+    batches: Batches, budgets: np.ndarray, prices: int, reads_ahead: int = 0
+) -> list[Limit]:
     """Return at each of `budgets` the limits of what reads on demand.
 
     Parameters
@@ -25,12 +27,18 @@ def limits_of(batches: Batches, budgets: np.ndarray, prices: int) -> list[Limit]
         In bytes.
     prices : int
         Iterations of the price bound.
+    reads_ahead : int
+        After a decode batch, so many experts that the next decode batch asks for may be read ahead.
+        Bytes are limited as if nothing were.
     """
     of_all, of_decode = _Side(batches, False, prices), _Side(batches, True, prices)
+    ahead = [_Side(batches, only, prices, reads_ahead) for only in (False, True) if reads_ahead]
     limits = []
     for budget in budgets.tolist():
         hits, read_bytes = of_all.limits(budget)
         hits_decode, read_bytes_decode = of_decode.limits(budget)
+        if ahead:
+            hits, hits_decode = (side.limits(budget)[0] for side in ahead)
         limits.append(Limit(budget, hits, hits_decode, read_bytes, read_bytes_decode))
     return limits
 
@@ -38,12 +46,15 @@ def limits_of(batches: Batches, budgets: np.ndarray, prices: int) -> list[Limit]
 class _Side:
     """The lookups of a run that a bound counts: all that count, or those of decoded tokens."""
 
-    def __init__(self, batches: Batches, decode_only: bool, prices: int):
+    def __init__(self, batches: Batches, decode_only: bool, prices: int, reads_ahead: int = 0):
         counted = batches.counted_decode if decode_only else batches.counted
         lookups = np.where(counted, batches.lookups, 0)
         first = np.where(counted, _first_lookups(batches), 0)
         size = batches.expert_bytes[batches.layer]
-        self.room = Room.of(batches, decode_only)
+        room = Room.of(batches, decode_only)
+        self.room, self.read_ahead = room, 0
+        if reads_ahead:
+            self.room, self.read_ahead = room.read_ahead(counted, reads_ahead)
         self.sizes = batches.expert_bytes
         self.prices = prices
         self.asked_bytes = int((lookups * size).sum())
@@ -53,19 +64,19 @@ class _Side:
     def limits(self, budget: int) -> tuple[int, int]:
         """Return the most hits, and the fewest bytes read."""
         capacity = self.room.capacity(budget)
-        hits, kept_bytes = self.room.most_kept(capacity, self.sizes)
+        kept, kept_bytes = self.room.most_kept(capacity, self.sizes)
         classes = np.unique(self.sizes)
         smallest = int(classes[0])
         if len(classes) > 1:
             _, kept_bytes = self.room.most_kept(capacity, self.sizes, divisible=True)
             equal = np.full(len(self.sizes), smallest)
-            hits = min(
+            kept = min(
                 self.room.most_kept(capacity, equal)[0],
                 self._by_size(capacity, classes, kept_bytes),
                 self._by_prices(capacity),
             )
-        read = self.first_bytes + (self.repeats - hits) * smallest
-        return hits, max(read, self.asked_bytes - kept_bytes)
+        read = self.first_bytes + (self.repeats - kept) * smallest
+        return kept + self.read_ahead, max(read, self.asked_bytes - kept_bytes)
 
     def _by_size(self, capacity: np.ndarray, classes: np.ndarray, kept_bytes: int) -> int:
         hits = 0

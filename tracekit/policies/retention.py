@@ -62,6 +62,7 @@ class Retention(Policy):
                 batches.batch_start,
                 batches.key_bytes,
                 is_decode,
+                batches.counted,
                 guesses.keys,
                 cell.budget_bytes,
                 batches.bypass,
@@ -96,6 +97,7 @@ def _retention(
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
     is_decode: np.ndarray,
+    counted: np.ndarray,
     guesses: np.ndarray,
     budget: int,
     bypass: bool,
@@ -134,7 +136,7 @@ def _retention(
         for g in range(guesses.shape[1] - 1, -1, -1):
             key = guesses[b, g]
             if key >= 0 and is_resident[key]:
-                promoted += 1
+                promoted += np.int64(counted[b])
                 unlink(after, before, key)
                 append(after, before, end, key)
     return promoted

@@ -40,8 +40,8 @@ class StudyResult:
     frame : DataFrame
         The rows of `tracekit.replay` and `tracekit.predict`. Their first columns say which row it
         is: ``trace`` (its name in the study), policy, predictor, params, ``seed`` (of a policy that
-        draws random numbers). Columns without a figure are left out, and ``bypass`` where no run
-        has it.
+        draws random numbers). Columns without a figure are left out, and ``bypass``, ``skip``
+        and ``warm`` where no run has them.
     verdicts : list of Verdict
         One for each claim, in their order.
     notes : list of str
@@ -153,7 +153,7 @@ def sweep(
     work = [(name, run) for run in study.runs for name in run.traces or opened]
     frames, notes = [], []
     for done, (name, run) in enumerate(work, 1):
-        for frame, sentences in _run(opened[name], run, jobs):
+        for frame, sentences in _run(opened[name], run, opened.get(run.warm), jobs):
             frames.append(frame.assign(trace=name))
             notes += [f"{name}: {sentence}" for sentence in sentences]
         if progress is not None:
@@ -166,7 +166,9 @@ def sweep(
     return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)), list(warnings))
 
 
-def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
+def _run(
+    trace: Trace, run: Run, warm: Trace | None, jobs: int | None
+) -> list[tuple[pd.DataFrame, list[str]]]:
     """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
         scored = predict(
@@ -188,13 +190,17 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_mib=run.cache_mib or None,
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
+            cache_slots=run.cache_slots or None,
             params=params if number == 0 else _of(policies, params),
             bypass=run.bypass,
+            skip=run.skip,
+            warm=warm,
             seed=seed,
             jobs=jobs,
         )
         frame = result.frame.drop(columns="label")
         frame["params"] = frame["params"].map(settings)
+        frame = frame.assign(skip=run.skip, warm=run.warm)
         cycles = (frame["cache_bytes"] / cycle).round(6)
         frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
         seeds = [seed if name in stochastic else None for name in frame["policy"]]
@@ -212,10 +218,16 @@ def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True).infer_objects()
     frame = frame.dropna(axis="columns", how="all")
-    if "bypass" in frame and not frame["bypass"].isin([True]).any():
-        frame = frame.drop(columns="bypass")
+    unused = [
+        name for name in ("bypass", "skip", "warm") if name in frame and not _is_used(frame[name])
+    ]
+    frame = frame.drop(columns=unused)
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
+
+
+def _is_used(values: pd.Series) -> bool:
+    return bool(values.map(lambda value: pd.notna(value) and bool(value)).any())
 
 
 def _cell(value: Any) -> Any:
