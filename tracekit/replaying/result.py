@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # pandas has no null in its plain types of whole numbers and truth values.
 _NULLABLE_TYPES = {
+    Unit.NAME: "object",
     Unit.COUNT: "Int64",
     Unit.BYTES: "Int64",
     Unit.FLAG: "boolean",

@@ -331,7 +331,7 @@ def _legend(rows: Sequence[Row], config: Mapping[str, Any]) -> list[str]:
             lines.append(
                 "no bound of a layer: most layers alone would fit the cache, so it would say nothing"
             )
-    lines += _of_classes(rows)
+    lines += of_other_bounds(rows)
     if any(row.gap_to_bound is None and row.lookups and not row.is_bound for row in rows):
         lines.append(
             "- above LRU, below bound: what keeps more than its budget, leaves experts out, or hits "
@@ -344,7 +344,7 @@ def _legend(rows: Sequence[Row], config: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _of_classes(rows: Sequence[Row]) -> list[str]:
+def of_other_bounds(rows: Sequence[Row]) -> list[str]:
     """Say of each bound that is not that of `bound` itself which policies it is of."""
     policies: dict[Bound, dict[str, None]] = {}
     for row in rows:

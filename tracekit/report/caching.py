@@ -13,6 +13,7 @@ from tracekit.policies.bound import PRICES, bounded
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.replaying.rows import Row
 from tracekit.replaying.slots import lookup_of_slots
+from tracekit.replaying.text import of_other_bounds
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
@@ -98,6 +99,11 @@ class Cache:
     def of_bound(self) -> str:
         """Which policies the bound is of: what stands after *that*."""
         return bounded(self.bypass)
+
+    @property
+    def of_other_bounds(self) -> list[str]:
+        """Which policies the bounds are of that hold in place of it, for which rows."""
+        return of_other_bounds(self.rows)
 
     @property
     def any_over_budget(self) -> bool:
