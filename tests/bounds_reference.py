@@ -85,14 +85,16 @@ class Instance:
 def draw(rng: random.Random, equal: bool) -> Instance:
     """Draw a small run.
 
-    It has one to three layers and turns; prompts of wide batches, whole or in two chunks, of which
+    It has one to three layers and turns, or two or three layers, not all of one size; prompts of wide batches, whole or in two chunks, of which
     the first may leave out the last layer; decoded tokens, some of them verified several at once.
     The budget is under one routing in a third of the runs. In a third not all batches count.
     """
-    n_layers, n_expert = rng.randint(1, 3), rng.randint(2, 4)
+    n_layers, n_expert = rng.randint(1 if equal else 2, 3), rng.randint(2, 4)
     if n_layers * n_expert > 8:
         n_layers = 2
-    sizes = [1] * n_layers if equal else [rng.randint(1, 4) for _ in range(n_layers)]
+    sizes = [1] * n_layers
+    while len(set(sizes)) == 1 and not equal:
+        sizes = [rng.randint(1, 4) for _ in range(n_layers)]
     batches = []
     for _ in range(rng.randint(1, 3)):  # turns
         chunks = rng.choice([0, 1, 1, 2])

@@ -95,6 +95,30 @@ def test_the_brute_force_finds_what_a_worse_rule_misses():
     assert better_than_belady
 
 
+@pytest.mark.parametrize("bypass", [False, True], ids=["kept", "bypass"])
+def test_one_price_for_all_batches_bounds_as_the_formula_says(bypass):
+    """One iteration is one price, at which the mean interval pays half of what it is worth."""
+    rng = random.Random(3)
+    for _ in range(40):
+        drawn = draw(rng, equal=False)
+        room = Room.of(drawn.as_batches(bypass), True)
+        capacity = room.capacity(drawn.budget)
+        last, rents = {}, []
+        for number, (layer, keys, _) in enumerate(drawn.batches):
+            for key in keys:
+                if key in last and drawn.counts(number, True):
+                    # Without bypass the first batch itself has its room already.
+                    rents.append((number - last[key] - (not bypass)) * drawn.sizes[layer])
+                last[key] = number
+        rents = np.array(rents) / min(drawn.sizes)
+        expected = len(rents)
+        if rents.sum():
+            price = len(rents) / rents.sum() / 2
+            paid = price * capacity.sum() / min(drawn.sizes)
+            expected = min(expected, paid + np.maximum(0, 1 - price * rents).sum())
+        assert room.price_bound(capacity, 1) == pytest.approx(expected)
+
+
 # ---- reading ahead ------------------------------------------------------------------------------
 
 
@@ -153,6 +177,28 @@ def test_nothing_that_reads_ahead_is_better_than_its_bound(equal):
 @pytest.mark.parametrize("equal", [True, False], ids=["equal-sizes", "sizes-by-layer"])
 def test_of_sixteen_thousand_none_that_reads_ahead_is_better_than_its_bound(equal, seed):
     assert check_runs_ahead(seed, n_runs=16_000 // INSTANCES // 8, equal=equal)
+
+
+def test_what_is_read_ahead_was_used_longest_ago():
+    rng = random.Random(5)
+    for _ in range(60):
+        drawn, most = draw(rng, equal=True), rng.randint(1, 3)
+        batches = drawn.as_batches(False)
+        room = Room.of(batches, True)
+        left, n_read = room.read_ahead(batches.counted_decode, most)
+        last, kept, read, position = {}, [], 0, 0
+        for number, (_, keys, decode) in enumerate(drawn.batches):
+            ages = sorted((last.get(key, -1), key) for key in keys)
+            can = decode and number > 0 and drawn.batches[number - 1][2]
+            gone = ages[: most if can and drawn.counts(number, True) else 0]
+            read += len(gone)
+            if drawn.counts(number, True):
+                kept += [use for use, key in ages if use >= 0 and (use, key) not in gone]
+            for key in keys:
+                last[key] = position
+                position += 1
+        assert n_read == read
+        assert np.flatnonzero(left.next_use < position).tolist() == sorted(kept)
 
 
 def test_with_room_for_one_more_an_engine_reads_ahead_what_it_used_longest_ago():
