@@ -96,24 +96,26 @@ def retention(loads, sizes, budget, base):
 def prefetch(loads, sizes, budget, spec_max, drop_frac, base):
     """A guess predicted to weigh less than ``drop_frac / k`` is not read ahead, but for the best."""
     cache = cache_of(base, loads, sizes, budget)
-    ahead = set()  # read ahead, resident and not hit since
+    ahead = {}  # read ahead, resident and not hit since: after which load
     out = Outcome([], [], read=[], prefetched=[])
     counters = dict.fromkeys(
         ("promoted", "speculative_reads", "speculative_useful", "speculative_skipped"), 0
     )
+    counters["speculative_late"] = 0
     counters |= {"evicted_by_speculation": 0, "speculative_useful_bytes": 0}
     demand = wasted = 0
 
     def leave(key):
         nonlocal wasted
         if key in ahead:
-            ahead.remove(key)
+            del ahead[key]
             wasted += cache.size(key)
 
-    for load in loads:
+    for number, load in enumerate(loads):
         hits = [key for key in load.recency if key in cache.order]
         useful = [key for key in hits if key in ahead]
-        ahead.difference_update(useful)
+        in_time = [key for key in useful if ahead.pop(key) == number - 1 and load.decode]
+        counters["speculative_late"] += len(useful) - len(in_time)
         counters["speculative_useful"] += len(useful)
         counters["speculative_useful_bytes"] += sum(map(cache.size, useful))
         read = sum(cache.size(key) for key in load.recency if key not in hits)
@@ -147,7 +149,7 @@ def prefetch(loads, sizes, budget, spec_max, drop_frac, base):
                     counters["evicted_by_speculation"] += 1
                     leave(victim)
                 cache.order.insert(0, key)
-                ahead.add(key)
+                ahead[key] = number
                 read += cache.size(key)
                 counters["speculative_reads"] += 1
         out.hits.append(hits)

@@ -10,7 +10,6 @@ from tracekit.policies.following import Following, judge, learn, nothing_learned
 from tracekit.policies.offers import NONE, cheapest_of, least_of, nearness_of, next_to_go
 
 
-
 @register
 class Follow(Policy):
     """Evict the resident that is least likely to be used soon, judged by what followed what so far.

@@ -40,7 +40,7 @@ def run_on_follow(
 
     Returns
     -------
-    demand, useful_bytes, reads, useful, skipped, evicted, promoted : int
+    demand, useful_bytes, reads, useful, late, skipped, evicted, promoted : int
         The totals that `prefetch` declares.
     """
     rows, row_start = batches.routing_rows()
@@ -52,6 +52,7 @@ def run_on_follow(
         row_start,
         batches.expert_bytes,
         batches.phase == DECODE,
+        batches.counted,
         guesses.keys,
         wanted,
         spec_max,
@@ -79,6 +80,7 @@ def _follow_acting(
     row_start: np.ndarray,
     expert_bytes: np.ndarray,
     is_decode: np.ndarray,
+    counted: np.ndarray,
     guesses: np.ndarray,
     wanted: np.ndarray,
     spec_max: int,
@@ -91,13 +93,13 @@ def _follow_acting(
     read: np.ndarray,
     prefetched: np.ndarray,
     hit: np.ndarray,
-) -> tuple[int, int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int, int, int]:
     n_layers = expert_bytes.size
     n_expert = state.table.shape[1]
     n_keys = n_layers * n_expert
     value = state.value
     here = np.zeros(n_keys, np.bool_)
-    is_ahead = np.zeros(n_keys, np.bool_)
+    read_after = np.full(n_keys, -1, np.int64)
     offers = np.full(n_keys, NONE)
     least = np.full(n_layers, NONE)
     bits = offers.view(np.int32)
@@ -105,7 +107,7 @@ def _follow_acting(
     scaled = np.empty(n_layers, np.float32)
     touched = np.full(n_keys, -1, np.int64)
     n_rows = 1
-    used = demand = useful_bytes = reads = useful = skipped = evicted = promoted = 0
+    used = demand = useful_bytes = reads = useful = late = skipped = evicted = promoted = 0
     for b in range(batch_layer.size):
         layer = int(batch_layer[b])
         base = layer * n_expert
@@ -124,15 +126,20 @@ def _follow_acting(
                 hit[p] = here[key]
             if here[key]:
                 n_hits += 1
-                if is_ahead[key]:
-                    is_ahead[key] = False
+                if read_after[key] >= 0:
                     n_ahead += 1
-                    useful_bytes += expert_bytes[layer]
+                    if counted[read_after[key]]:
+                        useful += 1
+                        useful_bytes += expert_bytes[layer]
+                    if counted[b] and (read_after[key] != b - 1 or not is_decode[b]):
+                        late += 1
+                    read_after[key] = -1
             else:
                 here[key] = True
                 used += expert_bytes[layer]
                 bytes_read += expert_bytes[layer]
-        demand += bytes_read
+        count = int(counted[b])
+        demand += count * bytes_read
         for key in range(base, base + n_expert):
             offers[key] = value[key] if here[key] else NONE
         following = -1  # the layer that is guessed
@@ -157,13 +164,12 @@ def _follow_acting(
                 break
             victim = cheapest_of(bits, touched, other, n_expert, least_bits[other])
             here[victim] = False
-            is_ahead[victim] = False
+            read_after[victim] = -1
             offers[victim] = NONE
             used -= expert_bytes[other]
             least_bits[other] = least_of(bits, other, n_expert)
         hits[b] = n_hits
         prefetched[b] = n_ahead
-        useful += n_ahead
         if following >= 0:
             # The keys of the batch and the guesses cannot make room.
             fixed = 0
@@ -174,7 +180,7 @@ def _follow_acting(
             for g in range(guesses.shape[1]):
                 key = guesses[b, g]
                 if key >= 0 and here[key]:
-                    promoted += 1
+                    promoted += count
                     if offers[key] != NONE:
                         fixed += expert_bytes[following]
                     offers[key] = NONE
@@ -190,23 +196,23 @@ def _follow_acting(
                 left -= 1
                 size = expert_bytes[following]
                 if used - fixed < used + size - budget:
-                    skipped += 1
+                    skipped += count
                     continue
                 while used + size > budget:
                     other = next_to_go(least, nearness, scaled, layer)
                     victim = cheapest_of(bits, touched, other, n_expert, least_bits[other])
                     here[victim] = False
-                    is_ahead[victim] = False
+                    read_after[victim] = -1
                     offers[victim] = NONE
                     used -= expert_bytes[other]
                     least_bits[other] = least_of(bits, other, n_expert)
-                    evicted += 1
+                    evicted += count
                 here[key] = True
-                is_ahead[key] = True
+                read_after[key] = b
                 used += size
                 fixed += size
                 bytes_read += size
-                reads += 1
+                reads += count
             for g in range(guesses.shape[1]):
                 key = guesses[b, g]
                 if key >= 0 and here[key]:
@@ -218,4 +224,4 @@ def _follow_acting(
         least_bits[layer] = least_of(bits, layer, n_expert)
         resident[b] = used
         read[b] = bytes_read
-    return demand, useful_bytes, reads, useful, skipped, evicted, promoted
+    return demand, useful_bytes, reads, useful, late, skipped, evicted, promoted

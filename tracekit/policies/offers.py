@@ -52,9 +52,7 @@ def cheapest_of(
 
 
 @inlined
-def next_to_go(
-    least: np.ndarray, nearness: np.ndarray, scaled: np.ndarray, layer: int
-) -> np.int32:
+def next_to_go(least: np.ndarray, nearness: np.ndarray, scaled: np.ndarray, layer: int) -> np.int32:
     """Return the layer whose cheapest resident is worth least after `layer`; ties the one furthest away.
 
     `scaled` [L] is room for the offers of the layers in the order in which they run.
