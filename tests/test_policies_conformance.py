@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from itertools import pairwise
 
 import acting_reference  # noqa: F401  # files its oracles
+import classic_reference  # noqa: F401
 import numpy as np
 import pytest
 from cache_runs import EXAMPLES, cases, long_case

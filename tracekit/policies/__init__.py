@@ -7,6 +7,7 @@ over it. Your own policy can also live elsewhere: any class derived from `Policy
 `PlainPolicy` to try an idea in a few lines, is named ``module:Class``.
 """
 
+from tracekit.policies.arc import ARC
 from tracekit.policies.base import (
     POLICIES,
     Batches,
@@ -31,11 +32,14 @@ from tracekit.policies.prefetch import Prefetch
 from tracekit.policies.random import Random
 from tracekit.policies.retention import Retention
 from tracekit.policies.ring import Ring
+from tracekit.policies.s3_fifo import S3FIFO
 
 __all__ = [
+    "ARC",
     "LFU",
     "LRU",
     "POLICIES",
+    "S3FIFO",
     "Batches",
     "Belady",
     "Bound",
