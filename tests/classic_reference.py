@@ -3,7 +3,7 @@
 A cache is plain lists of keys, the one that came or was touched longest ago first.
 """
 
-from reference import Outcome, oracle
+from reference import Outcome, oracle, replay
 
 
 def bytes_of(keys, sizes):
@@ -128,3 +128,28 @@ def s3_fifo(loads, sizes, budget):
         out.hits.append(found)
         out.resident.append(queues.used)
     return out
+
+
+@oracle("lrfu", half_life=[0.01, 0.5, 3.0, 16.0], forgets=[True, False])
+def lrfu(loads, sizes, budget, half_life, forgets):
+    worth = {}  # of each key, at the load that used it last
+    last = {}
+    now = -1
+
+    def decayed(key):
+        return worth[key] * 0.5 ** ((now - last[key]) / len(sizes) / half_life)
+
+    def watch(load):
+        nonlocal now
+        now += 1
+        for key in load.distinct:
+            worth[key] = 1 + (decayed(key) if key in last else 0)
+            last[key] = now
+
+    def choose(candidates, at):
+        victim = min(candidates, key=lambda entry: (decayed(entry.key), entry.accessed))
+        if forgets:
+            del last[victim.key]
+        return victim
+
+    return replay(loads, sizes, budget, choose, watch)

@@ -26,6 +26,7 @@ from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
 from tracekit.policies.load import load_policies, load_policy
+from tracekit.policies.lrfu import LRFU
 from tracekit.policies.lru import LRU
 from tracekit.policies.plain import PlainPolicy
 from tracekit.policies.prefetch import Prefetch
@@ -37,6 +38,7 @@ from tracekit.policies.s3_fifo import S3FIFO
 __all__ = [
     "ARC",
     "LFU",
+    "LRFU",
     "LRU",
     "POLICIES",
     "S3FIFO",
