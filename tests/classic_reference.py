@@ -153,3 +153,51 @@ def lrfu(loads, sizes, budget, half_life, forgets):
         return victim
 
     return replay(loads, sizes, budget, choose, watch)
+
+
+def sparing(loads, is_spared):
+    """LRU that evicts what `is_spared(key, load)` says only where nothing else may go."""
+
+    def choose(candidates, at):
+        rest = [entry for entry in candidates if not is_spared(entry.key, loads[at])]
+        return min(rest or candidates, key=lambda entry: entry.accessed)
+
+    return choose
+
+
+@oracle("heat", hits=[0, 1, 2, 4])
+def heat(loads, sizes, budget, hits):
+    held, found = set(), {}  # what is resident, and its hits since it was read
+
+    def watch(load):
+        for key in load.distinct:
+            found[key] = found[key] + 1 if key in held else 0
+            held.add(key)
+
+    choose = sparing(loads, lambda key, load: found[key] > hits)
+
+    def evict(candidates, at):
+        victim = choose(candidates, at)
+        held.remove(victim.key)
+        return victim
+
+    return replay(loads, sizes, budget, evict, watch)
+
+
+@oracle("pin", share=[0.0, 0.3, 1.0, 0.5])
+def pin(loads, sizes, budget, share):
+    def pinned(load):
+        of_layer = {}
+        for (layer, _), n in load.uses:
+            of_layer[layer] = of_layer.get(layer, 0) + n
+        left, chosen = int(share * budget), set()
+        for key, n in sorted(
+            load.uses,
+            key=lambda use: (-use[1] / (of_layer[use[0][0]] or 1) / sizes[use[0][0]], use[0]),
+        ):
+            if n and sizes[key[0]] <= left:
+                chosen.add(key)
+                left -= sizes[key[0]]
+        return chosen
+
+    return replay(loads, sizes, budget, sparing(loads, lambda key, load: key in pinned(load)))

@@ -19,7 +19,16 @@ from policy_replays import CELLS, EVERY, PARAMS, REGISTERED, each_cell, in_all, 
 from reference import ORACLES
 
 from tracekit.figures import Unit
-from tracekit.policies import POLICIES, Bound, Cell, Guesses, Limit, Policy, load_policy
+from tracekit.policies import (
+    POLICIES,
+    Bound,
+    Cell,
+    Guesses,
+    Limit,
+    Policy,
+    Popularity,
+    load_policy,
+)
 from tracekit.replaying import build_batches
 from tracekit.trace import synthesize
 from tracekit.trace.schema import DECODE, PREFILL
@@ -360,6 +369,7 @@ def test_threads_change_nothing(spec):
         batches,
         weights=rng.random(len(batches.keys)).astype(np.float32),
         guesses=Guesses(guessed.astype(np.int32), np.full(guessed.shape, 0.5, np.float32)),
+        popularity=Popularity(rng.integers(0, 9, (1, batches.n_keys))),
     )
     policy = load_policy(spec, PARAMS.get(spec))
     budgets = [np.array([batches.bank_bytes * share // 16]) for share in range(16)]

@@ -3,6 +3,7 @@
 import difflib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ from tracekit.cli.options import (
     VerboseOption,
 )
 from tracekit.cli.output import Output, flat_records
+from tracekit.datasets import resolve
 from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
@@ -96,6 +98,16 @@ def replay(
         ),
     ] = None,
     train: TrainOption = None,
+    pin_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--pin-from",
+            metavar="FILE",
+            parser=resolve,
+            help="Take the experts to pin from this file, which counts how often each was used. "
+            "Default: learned as --train says.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -110,7 +122,7 @@ def replay(
     were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(console, output, format, force, inputs=[trace, train])
+    destination = Output(console, output, format, force, inputs=[trace, train, pin_from])
     budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
     budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
     settings = options.settings(param or [])
@@ -147,6 +159,7 @@ def replay(
                 validate=validate,
                 flash_mib_s=flash_mib_s,
                 train=learned_on,
+                pin_from=pin_from,
                 progress=progress,
             )
     if predictors:

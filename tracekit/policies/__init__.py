@@ -16,18 +16,21 @@ from tracekit.policies.base import (
     Limit,
     NoParams,
     Policy,
+    Popularity,
     register,
 )
 from tracekit.policies.belady import Belady
 from tracekit.policies.bound import Bound
 from tracekit.policies.drop_cold import DropCold
 from tracekit.policies.fewer_experts import FewerExperts
+from tracekit.policies.heat import Heat
 from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
 from tracekit.policies.load import load_policies, load_policy
 from tracekit.policies.lrfu import LRFU
 from tracekit.policies.lru import LRU
+from tracekit.policies.pin import Pin
 from tracekit.policies.plain import PlainPolicy
 from tracekit.policies.prefetch import Prefetch
 from tracekit.policies.random import Random
@@ -49,12 +52,15 @@ __all__ = [
     "DropCold",
     "FewerExperts",
     "Guesses",
+    "Heat",
     "LayerLFU",
     "LayerLRU",
     "Limit",
     "NoParams",
+    "Pin",
     "PlainPolicy",
     "Policy",
+    "Popularity",
     "Prefetch",
     "Random",
     "Retention",

@@ -39,6 +39,28 @@ class Guesses:
 
 
 @dataclass(frozen=True, eq=False)
+class Popularity:
+    """How often each expert was used elsewhere: what an engine may know before a turn begins.
+
+    Attributes
+    ----------
+    counts : int64 [P, n_keys]
+        How many tokens selected each key.
+    turns : int32 [P] or None
+        The turn that each row is for, ascending; None: one row, for every turn.
+    """
+
+    counts: np.ndarray
+    turns: np.ndarray | None = None
+
+    def row_of(self, turn: np.ndarray) -> np.ndarray:
+        """Return the row of `counts` for each of `turn`, int32 of its shape."""
+        if self.turns is None:
+            return np.zeros(turn.shape, np.int32)
+        return np.searchsorted(self.turns, turn).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
 class Batches:
     """A run as the cache sees it: B batches, one per layer load, in the order they ran.
 
@@ -72,6 +94,8 @@ class Batches:
         Only given to a policy that is ``lossy``.
     guesses : Guesses or None
         Only given to a policy that ``needs_predictor``.
+    popularity : Popularity or None
+        Only given to a policy that ``needs_popularity``.
     sized : bool
         Whether the sizes of experts are known; if not, all are taken for equal.
     rows : uint16 [R, top_k] or None
@@ -98,6 +122,7 @@ class Batches:
     top_k: int
     weights: np.ndarray | None = None
     guesses: Guesses | None = None
+    popularity: Popularity | None = None
     rows: np.ndarray | None = None
     row_start: np.ndarray | None = None
     bypass: bool = False
@@ -279,6 +304,9 @@ class Policy(ABC):
     needs_predictor : bool
         It acts on a prediction and is given ``batches.guesses``; `Params` then has the fields
         ``predictor`` (its name) and ``horizon``.
+    needs_popularity : bool
+        It goes by which experts were used most elsewhere: on other turns, on another trace, or in a
+        file of counts. It is given ``batches.popularity``.
     speculative : bool
         It reads experts before they are looked up.
     lossy : bool
@@ -307,6 +335,7 @@ class Policy(ABC):
     offline: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False
     needs_predictor: ClassVar[bool] = False
+    needs_popularity: ClassVar[bool] = False
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
     needs_rank: ClassVar[bool] = False

@@ -6,13 +6,17 @@ worth grows sinks in a number of steps that is the logarithm of the heap's size,
 others when the top goes; no key is looked for.
 """
 
+from typing import Any
+
 import numpy as np
 
 from tracekit.kernels import inlined
 
+Whole = int | np.signedinteger[Any]
+
 
 @inlined
-def goes_before(worth: np.ndarray, last: np.ndarray, one: int, other: int) -> bool:
+def goes_before(worth: np.ndarray, last: np.ndarray, one: Whole, other: Whole) -> bool:
     """Say whether key `one` is evicted before key `other`."""
     if worth[one] == worth[other]:
         return bool(last[one] < last[other])
@@ -21,7 +25,12 @@ def goes_before(worth: np.ndarray, last: np.ndarray, one: int, other: int) -> bo
 
 @inlined
 def sink(
-    heap: np.ndarray, spot: np.ndarray, worth: np.ndarray, last: np.ndarray, size: int, place: int
+    heap: np.ndarray,
+    spot: np.ndarray,
+    worth: np.ndarray,
+    last: np.ndarray,
+    size: Whole,
+    place: Whole,
 ) -> None:
     """Bring the key at `place` down to where it belongs, after its worth has grown."""
     key = heap[place]
@@ -40,7 +49,7 @@ def sink(
 
 @inlined
 def push(
-    heap: np.ndarray, spot: np.ndarray, worth: np.ndarray, last: np.ndarray, size: int, key: int
+    heap: np.ndarray, spot: np.ndarray, worth: np.ndarray, last: np.ndarray, size: Whole, key: Whole
 ) -> None:
     """Put `key`, which is not in the heap, into the heap of `size` keys."""
     place = size

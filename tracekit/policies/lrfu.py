@@ -31,10 +31,7 @@ class LRFUParams:
 
     def __post_init__(self) -> None:
         if self.half_life < _LEAST_HALF_LIFE:
-            raise ValueError(
-                f"lrfu.half_life takes a number of rounds, {_LEAST_HALF_LIFE} or more, not "
-                f"{self.half_life}."
-            )
+            raise ValueError(f"half_life must be {_LEAST_HALF_LIFE} rounds or more")
 
 
 @register

@@ -4,12 +4,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tracekit.arguments import whole
 from tracekit.figures import MIB
+from tracekit.formats import ExpertCounts
 from tracekit.policies import Bound, Cell, Policy, load_policies
 from tracekit.replaying.agreement import verified
 from tracekit.replaying.answer_checks import simulate
@@ -17,6 +19,7 @@ from tracekit.replaying.batches import build_batches
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.inputs import Runnable, runnable
 from tracekit.replaying.notes import notes, other_cache_than_recorded, unranked
+from tracekit.replaying.popularity import counts_for
 from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
@@ -46,6 +49,7 @@ def replay(
     validate: bool = False,
     flash_mib_s: float | None = None,
     train: Trace | None = None,
+    pin_from: ExpertCounts | str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -88,6 +92,9 @@ def replay(
     train : Trace, optional
         A trace of the same model, on which what a policy acts on is learned. By default it is learned
         on the turns of `trace` that are not being replayed.
+    pin_from : ExpertCounts, str or Path, optional
+        How often each expert was used, or a file that says so: policies such as `pin` go by these
+        counts and not by what they would learn.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -99,10 +106,10 @@ def replay(
     Raises
     ------
     UsageError
-        A policy or parameter is unknown, a number is out of its range, or there is nothing to
-        validate against.
+        A policy or parameter is unknown, a number is out of its range, there is nothing to validate
+        against, or no policy goes by `pin_from`.
     TraceError
-        The sizes of only some layers' experts are known.
+        The sizes of only some layers' experts are known, or `pin_from` is of another model.
     MissingDataError
         No policy can run on this trace. Or a size in MiB or bytes, or a rate of flash, is given, and
         the sizes of experts are not known.
@@ -117,6 +124,7 @@ def replay(
         from tracekit.scoring.usable import check_training  # it loads all predictors
 
         check_training(trace, train)
+    counts = counts_for(pin_from, trace, loaded)
     lossy = any(policy.lossy for policy in loaded)
     batches = build_batches(trace, lossy, bool(bypass), equal_sizes=True)
     if flash_mib_s is not None and not batches.sized:
@@ -132,7 +140,7 @@ def replay(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(batches, trace.budget_bytes, cache_mib, cache_fraction, cache_bytes)
-    chosen, left_out = runnable(loaded, trace, batches, seed, train)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to the bound is part of every result, so the bound is always replayed.
@@ -177,6 +185,7 @@ def replay(
         "validate": validate,
         "flash_mib_s": flash_mib_s,
         "train": None if train is None else train.name,
+        "pin_from": None if counts is None else counts.name,
     }
     return ReplayResult(
         rows=rows,
