@@ -201,3 +201,24 @@ def pin(loads, sizes, budget, share):
         return chosen
 
     return replay(loads, sizes, budget, sparing(loads, lambda key, load: key in pinned(load)))
+
+
+@oracle("lfu-da", forgets=[True, False])
+def lfu_da(loads, sizes, budget, forgets):
+    touches, value = {}, {}
+    age = 0
+
+    def watch(load):
+        for key in load.distinct:
+            touches[key] = touches.get(key, 0) + 1
+            value[key] = touches[key] + age
+
+    def choose(candidates, at):
+        nonlocal age
+        victim = min(candidates, key=lambda entry: (value[entry.key], entry.accessed))
+        age = max(age, value[victim.key])
+        if forgets:
+            del touches[victim.key]
+        return victim
+
+    return replay(loads, sizes, budget, choose, watch)

@@ -64,7 +64,14 @@ SCAN = Run({0: 1}, 40, 1, tuple((0, True, t, {0: [(e,)]}) for t, e in enumerate(
 
 @pytest.mark.parametrize(
     ("name", "survives"),
-    [("lru", False), ("arc", True), ("s3-fifo", True), ("lrfu", True), ("heat", True)],
+    [
+        ("lru", False),
+        ("arc", True),
+        ("s3-fifo", True),
+        ("lrfu", True),
+        ("lfu-da", True),
+        ("heat", True),
+    ],
 )
 def test_a_scan_pushes_out_what_is_used_often_or_not(name, survives):
     (cell,) = load_policy(name).simulate(build_batches(SCAN.trace()), np.array([10]), True)
@@ -77,7 +84,7 @@ def test_a_scan_pushes_out_what_is_used_often_or_not(name, survives):
 def test_the_mean_closure_is_what_is_known(phone_traces):
     """(policy − LRU) / (Belady − LRU) of decode hit rates, the mean over five budgets, in percent."""
     trace = open_trace(phone_traces / "traces" / "bundled-2026-11.trace")
-    names = ["arc", "s3-fifo", "lrfu", "heat", "pin"]
+    names = ["arc", "s3-fifo", "lrfu", "lfu-da", "heat", "pin"]
     result = replay(trace, ["lru", "belady", *names], cache_mib=[1.0, 1.5, 2.4, 3.6, 4.8])
     rates = {
         name: np.array([r["hit_rate_decode"] for r in result.records if r["policy"] == name])
@@ -85,7 +92,7 @@ def test_the_mean_closure_is_what_is_known(phone_traces):
     }
     gap = rates["belady"] - rates["lru"]
     closure = {name: 100 * float(((rates[name] - rates["lru"]) / gap).mean()) for name in names}
-    known = {"arc": 10.4, "s3-fifo": 16.0, "lrfu": 21.4, "heat": -39.9, "pin": -26.7}
+    known = {"arc": 10.4, "s3-fifo": 16.0, "lrfu": 21.4, "lfu-da": 7.5, "heat": -39.9, "pin": -26.7}
     assert closure == pytest.approx(known, abs=0.05)
 
 

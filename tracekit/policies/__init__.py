@@ -27,6 +27,7 @@ from tracekit.policies.heat import Heat
 from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
+from tracekit.policies.lfu_da import LFUDA
 from tracekit.policies.load import load_policies, load_policy
 from tracekit.policies.lrfu import LRFU
 from tracekit.policies.lru import LRU
@@ -41,6 +42,7 @@ from tracekit.policies.s3_fifo import S3FIFO
 __all__ = [
     "ARC",
     "LFU",
+    "LFUDA",
     "LRFU",
     "LRU",
     "POLICIES",

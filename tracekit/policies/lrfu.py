@@ -7,7 +7,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, register
 from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.heap import push, sink
+from tracekit.policies.heap import empty_heap, pop, push, sink
 
 _LEAST_HALF_LIFE = 0.01  # a batch must not outgrow a float
 _EXPONENTS = 500  # of 2: when the worths have grown so far, all of them are scaled down
@@ -80,8 +80,10 @@ class LRFU(Policy):
 # All worths are halved at the same time, so their order changes only where a key is touched. So
 # nothing is halved: a use counts 2^(time / half-life), and the later uses count the more. Before
 # that leaves the range of floats all worths are scaled down by a power of 2, which is exact but for
-# what is nearly 0. A heap gives the least worth. Missed keys are in the heap only after the eviction,
-# which protects them; a key that was hit and comes to the top is laid aside until then.
+# what is nearly 0. A heap gives the least worth. A hit does not move its key in the heap: `worth` and
+# `last` only grow, so what the heap knows, `known` and `since`, is never too much, and only a key that
+# comes to the top is brought up to date. Missed keys are in the heap only after the eviction, which
+# protects them; a key that was hit and comes to the top again is laid aside until then.
 @kernel
 def _lrfu(
     keys: np.ndarray,
@@ -97,10 +99,10 @@ def _lrfu(
     hit: np.ndarray,
 ) -> None:
     n_keys = key_bytes.size
-    heap = np.empty(n_keys, np.int32)
-    spot = np.full(n_keys, -1, np.int32)  # -1: not resident
+    is_resident = np.zeros(n_keys, np.bool_)
     worth = np.zeros(n_keys, np.float64)
     last = np.full(n_keys, -1, np.int64)  # the lookup that touched each key last
+    heap, known, since = empty_heap(n_keys)
     aside = np.empty(n_expert, np.int32)
     size = np.int64(0)
     n_scaled = np.int64(0)
@@ -112,47 +114,50 @@ def _lrfu(
             n_scaled += 1
             exponent -= _EXPONENTS
             worth *= 2.0**-_EXPONENTS
+            known *= 2.0**-_EXPONENTS
             for place in range(size // 2 - 1, -1, -1):  # what became 0 is now equal
-                sink(heap, spot, worth, last, size, place)
+                key = heap[place]
+                sink(heap, known, since, size, place, key, known[place], since[place])
         counts = 2.0**exponent
 
         n_hits = np.int64(0)
         n_aside = np.int64(0)
         for p in range(start, batch_start[b + 1]):
             key = keys[p]
-            is_hit = spot[key] >= 0
             if hit.size:
-                hit[p] = is_hit
+                hit[p] = is_resident[key]
             worth[key] += counts
             last[key] = p
-            if is_hit:
+            if is_resident[key]:
                 n_hits += 1
-                sink(heap, spot, worth, last, size, spot[key])
             else:
+                is_resident[key] = True
                 used += key_bytes[key]
-                if bypass:
-                    push(heap, spot, worth, last, size, key)
-                    size += 1
-                else:
-                    aside[n_aside] = key
-                    n_aside += 1
-
-        while used > budget and size > 0:
-            key = heap[0]
-            size -= 1
-            if size > 0:
-                heap[0] = heap[size]
-                sink(heap, spot, worth, last, size, 0)
-            if last[key] >= start and not bypass:
                 aside[n_aside] = key
                 n_aside += 1
+
+        for late in range(2):
+            if (late == 0) == bypass:
+                for i in range(n_aside):
+                    key = aside[i]
+                    push(heap, known, since, size, key, worth[key], last[key])
+                    size += 1
+                n_aside = np.int64(0)
                 continue
-            spot[key] = -1
-            used -= key_bytes[key]
-            if forgets:
-                worth[key] = 0
-        for i in range(n_aside):
-            push(heap, spot, worth, last, size, aside[i])
-            size += 1
+            while used > budget and size > 0:
+                key = heap[0]
+                if since[0] != last[key]:
+                    sink(heap, known, since, size, 0, key, worth[key], last[key])
+                    continue
+                pop(heap, known, since, size)
+                size -= 1
+                if last[key] >= start and not bypass:
+                    aside[n_aside] = key
+                    n_aside += 1
+                    continue
+                is_resident[key] = False
+                used -= key_bytes[key]
+                if forgets:
+                    worth[key] = 0
         hits[b] = n_hits
         resident[b] = used

@@ -1,0 +1,136 @@
+"""LFU with dynamic aging: a count from long ago is passed by the age of the cache."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.kernels import kernel
+from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.cells import cells_of_kernel
+from tracekit.policies.heap import empty_heap, pop, push, sink
+
+
+@dataclass(frozen=True)
+class LFUDAParams:
+    """Parameters of `LFUDA`.
+
+    Attributes
+    ----------
+    forgets : bool
+        An expert that is evicted begins to count again from 0 when it comes back.
+    """
+
+    forgets: bool = False
+
+
+@register
+class LFUDA(Policy):
+    """LFU with dynamic aging (M. Arlitt et al., ACM SIGMETRICS Perf. Eval. Review 27(4), 2000).
+
+    An expert has the key ``K = F + L``: F counts its touches, and L is the age of the cache, the
+    greatest key that was ever evicted. Both are taken when the expert is touched. The least key is
+    evicted; of equals, the one touched longest ago. So experts that were hot once are passed in time
+    by those that are touched now.
+
+    The paper's cost C is 1 for every expert, whatever its size: that makes it the policy for hit
+    rates. A batch touches each of its experts once, however many of its tokens selected it, all of
+    them at the age before the batch. Without a batch that is spared, what is evicted has the least
+    key of all, and the age is the last evicted key, as in the paper. F survives eviction, as in
+    `lfu`, unless ``forgets`` is set; a web cache, which cannot remember every object, forgets. With
+    ``--bypass`` an expert that was just used competes with the key that it then has.
+    """
+
+    name = "lfu-da"
+    summary = "LFU, where each touch adds the age of the cache: the greatest key evicted"
+    Params = LFUDAParams
+    can_bypass = True
+    params: LFUDAParams
+
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        return cells_of_kernel(
+            batches,
+            budgets,
+            per_lookup,
+            _lfu_da,
+            batches.keys,
+            batches.batch_start,
+            batches.key_bytes,
+            batches.n_expert,
+            self.params.forgets,
+        )
+
+
+# A heap gives the least key. A hit does not move its entry in the heap: keys only grow, so what the
+# heap knows is never too much, and only an entry that comes to the top is brought up to date. Missed
+# experts are in the heap only after the eviction, which protects them; one that was hit and comes to
+# the top again is laid aside until then.
+@kernel
+def _lfu_da(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    n_expert: int,
+    forgets: bool,
+    budget: int,
+    bypass: bool,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    hit: np.ndarray,
+) -> None:
+    n_keys = key_bytes.size
+    is_resident = np.zeros(n_keys, np.bool_)
+    touches = np.zeros(n_keys, np.int64)
+    worth = np.zeros(n_keys, np.float64)
+    last = np.full(n_keys, -1, np.int64)  # the lookup that touched each key last
+    heap, known, since = empty_heap(n_keys)
+    aside = np.empty(n_expert, np.int32)
+    size = np.int64(0)
+    age = 0.0
+    used = np.int64(0)
+    for b in range(batch_start.size - 1):
+        start = batch_start[b]
+        n_hits = np.int64(0)
+        n_aside = np.int64(0)
+        for p in range(start, batch_start[b + 1]):
+            key = keys[p]
+            if hit.size:
+                hit[p] = is_resident[key]
+            if is_resident[key]:
+                n_hits += 1
+            else:
+                is_resident[key] = True
+                used += key_bytes[key]
+                aside[n_aside] = key
+                n_aside += 1
+            touches[key] += 1
+            worth[key] = touches[key] + age
+            last[key] = p
+
+        for late in range(2):
+            if (late == 0) == bypass:
+                for i in range(n_aside):
+                    key = aside[i]
+                    push(heap, known, since, size, key, worth[key], last[key])
+                    size += 1
+                n_aside = np.int64(0)
+                continue
+            while used > budget and size > 0:
+                key = heap[0]
+                if since[0] != last[key]:
+                    sink(heap, known, since, size, 0, key, worth[key], last[key])
+                    continue
+                pop(heap, known, since, size)
+                size -= 1
+                if last[key] >= start and not bypass:
+                    aside[n_aside] = key
+                    n_aside += 1
+                    continue
+                is_resident[key] = False
+                used -= key_bytes[key]
+                age = max(age, worth[key])
+                if forgets:
+                    touches[key] = 0
+        hits[b] = n_hits
+        resident[b] = used
