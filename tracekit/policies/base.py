@@ -5,7 +5,7 @@ or what is made of the cells.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -14,50 +14,10 @@ import numpy as np
 
 from tracekit.figures import Figure
 from tracekit.kernels import kernel
+from tracekit.policies.known import Guesses as Guesses
+from tracekit.policies.known import Popularity as Popularity
 from tracekit.registry import Registry
 from tracekit.trace.schema import DECODE
-
-
-@dataclass(frozen=True, eq=False)
-class Guesses:
-    """What a predictor names after each batch: the experts that the next routed layer will select.
-
-    Row b is for the layer of the next batch; after the last layer it is for the first layer of the
-    next token. Rows of prefill batches, and of batches after which nothing is predicted, hold -1.
-
-    Attributes
-    ----------
-    keys : int32 [B, m]
-        Predicted keys, best first; -1 where fewer than m are predicted.
-    weights : float32 [B, m] or None
-        Their predicted routing weights, summing to 1 over the first k; NaN beside -1. None from a
-        predictor that only ranks.
-    """
-
-    keys: np.ndarray
-    weights: np.ndarray | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Popularity:
-    """How often each expert was used elsewhere: what an engine may know before a turn begins.
-
-    Attributes
-    ----------
-    counts : int64 [P, n_keys]
-        How many tokens selected each key.
-    turns : int32 [P] or None
-        The turn that each row is for, ascending; None: one row, for every turn.
-    """
-
-    counts: np.ndarray
-    turns: np.ndarray | None = None
-
-    def row_of(self, turn: np.ndarray) -> np.ndarray:
-        """Return the row of `counts` for each of `turn`, int32 of its shape."""
-        if self.turns is None:
-            return np.zeros(turn.shape, np.int32)
-        return np.searchsorted(self.turns, turn).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +131,20 @@ class Batches:
         np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
         return np.asarray(decode & (self.pass_id > first_pass[turn]))
 
+    def routing_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return `rows` and `row_start`, for a policy that learns from every token.
+
+        Raises
+        ------
+        ValueError
+            These batches do not carry the rows of each batch; those of a trace do.
+        """
+        if self.rows is None or self.row_start is None or len(self.row_start) != len(self) + 1:
+            raise ValueError("a policy that learns from every token takes batches with their rows")
+        rows = np.ascontiguousarray(self.rows).view()
+        rows.flags.writeable = False  # as of a trace on disk: kernels are compiled for one type
+        return rows, self.row_start
+
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""
         return _positions(self.batch_start, which)
@@ -282,6 +256,26 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class StateArray:
+    """An array that an engine keeps to run a policy.
+
+    Attributes
+    ----------
+    name : str
+    shape : str
+        In words: of what there is one number each.
+    size_bytes : int
+    means : str
+        What it holds.
+    """
+
+    name: str
+    shape: str
+    size_bytes: int
+    means: str
+
+
+@dataclass(frozen=True)
 class NoParams:
     """The parameters of a policy that has none."""
 
@@ -327,6 +321,8 @@ class Policy(ABC):
         The declarations of its own totals: name, unit, meaning, whether it may be null.
     legend : tuple of str
         Lines under a table that explain its counters to a reader of the table.
+    pseudo_code : str
+        The rule for whoever writes it into an engine; empty if the docstring says it all.
     """
 
     name: ClassVar[str]
@@ -344,9 +340,31 @@ class Policy(ABC):
     gives_limits: ClassVar[bool] = False
     counters: ClassVar[tuple[Figure, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
+    pseudo_code: ClassVar[str] = ""
 
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
+
+    @property
+    def requires(self) -> str:
+        """What an engine that runs it has to know besides what the cache has seen, in words."""
+        if self.offline:
+            return "the future"
+        if self.needs_popularity:
+            return "uses elsewhere"
+        return "a predictor" if self.needs_predictor else "nothing"
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        """Return what an engine keeps besides its list of residents, for a model of that shape.
+
+        Parameters
+        ----------
+        n_layers : int
+            MoE layers.
+        n_expert, top_k : int
+        """
+        return ()
 
     @abstractmethod
     def simulate(
