@@ -1,9 +1,11 @@
 """ARC: what was used once and what was used again in two lists, with shares that adapt."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 
@@ -36,6 +38,15 @@ class ARC(Policy):
     name = "arc"
     summary = "ARC: experts used once and used again in two lists, whose shares adapt"
     can_bypass = True
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (
+            StateArray(
+                "ghosts", "L × E", 4 * keys, "the lists B1 and B2: keys of what was evicted"
+            ),
+        )
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

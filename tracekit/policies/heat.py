@@ -1,10 +1,11 @@
 """Heat-protected LRU: what was hit often enough is skipped."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.spared import spared_lru
 
@@ -43,6 +44,11 @@ class Heat(Policy):
     Params = HeatParams
     can_bypass = True
     params: HeatParams
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (StateArray("hits", "L × E", 4 * keys, "hits of each expert since it was read"),)
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

@@ -1,11 +1,12 @@
 """LFU with dynamic aging: a count from long ago is passed by the age of the cache."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.heap import empty_heap, pop, push, sink
 
@@ -45,6 +46,14 @@ class LFUDA(Policy):
     Params = LFUDAParams
     can_bypass = True
     params: LFUDAParams
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (
+            StateArray("touches", "L × E", 4 * keys, "how often each expert was touched"),
+            StateArray("key", "L × E", 4 * keys, "K of each expert"),
+        )
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

@@ -1,11 +1,12 @@
 """LRFU: every past use counts, and counts half as much after each half-life."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.heap import empty_heap, pop, push, sink
 
@@ -59,6 +60,16 @@ class LRFU(Policy):
     Params = LRFUParams
     can_bypass = True
     params: LRFUParams
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (
+            StateArray(
+                "worth", "L × E", 8 * keys, "what each expert was worth when it was touched last"
+            ),
+            StateArray("touched", "L × E", 4 * keys, "when that was"),
+        )
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

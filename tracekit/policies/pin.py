@@ -1,10 +1,11 @@
 """Pinning: the experts that were hot elsewhere stay, and the rest of the budget is LRU."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Cell, Policy, Popularity, register
+from tracekit.policies.base import Batches, Cell, Policy, Popularity, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.spared import spared_lru
 
@@ -49,6 +50,11 @@ class Pin(Policy):
     needs_popularity = True
     can_bypass = True
     params: PinParams
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (StateArray("pinned", "L × E", keys, "which experts are pinned"),)
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

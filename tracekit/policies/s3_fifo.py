@@ -1,9 +1,11 @@
 """S3-FIFO: a small queue sorts out what is used once, a main queue keeps the rest."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 
@@ -37,6 +39,14 @@ class S3FIFO(Policy):
     name = "s3-fifo"
     summary = "S3-FIFO: three queues; what is used once leaves by the small one"
     can_bypass = True
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (
+            StateArray("uses", "L × E", keys, "hits of each resident, at most 3"),
+            StateArray("ghost", "L × E", 4 * keys, "the ghost queue: keys of what was evicted"),
+        )
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
