@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.heap import empty_heap, pop, push, sink
+from tracekit.policies.heap import empty_heap, evict, push_all
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,8 @@ class LFUDA(Policy):
         )
 
 
-# A heap gives the least key. A hit does not move its entry in the heap: keys only grow, so what the
-# heap knows is never too much, and only an entry that comes to the top is brought up to date. Missed
-# experts are in the heap only after the eviction, which protects them; one that was hit and comes to
-# the top again is laid aside until then.
+# A heap gives the least key. Missed experts come into it after the eviction, which protects them;
+# those that were hit and come to its top are spared.
 @kernel
 def _lfu_da(
     keys: np.ndarray,
@@ -88,22 +86,23 @@ def _lfu_da(
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
-    n_keys = key_bytes.size
-    is_resident = np.zeros(n_keys, np.bool_)
-    touches = np.zeros(n_keys, np.int64)
-    worth = np.zeros(n_keys, np.float64)
-    last = np.full(n_keys, -1, np.int64)  # the lookup that touched each key last
-    heap, known, since = empty_heap(n_keys)
-    aside = np.empty(n_expert, np.int32)
+    heap = empty_heap(key_bytes.size)
+    is_resident = np.zeros(key_bytes.size, np.bool_)
+    touches = np.zeros(key_bytes.size, np.int64)
+    waiting = np.empty(n_expert, np.int32)  # resident, and not in the heap
+    gone = np.empty(key_bytes.size, np.int32)
     size = np.int64(0)
     age = 0.0
     used = np.int64(0)
     for b in range(batch_start.size - 1):
         start = batch_start[b]
         n_hits = np.int64(0)
-        n_aside = np.int64(0)
+        n_waiting = np.int64(0)
         for p in range(start, batch_start[b + 1]):
             key = keys[p]
+            touches[key] += 1
+            heap.worth[key] = touches[key] + age
+            heap.last[key] = p
             if hit.size:
                 hit[p] = is_resident[key]
             if is_resident[key]:
@@ -111,35 +110,23 @@ def _lfu_da(
             else:
                 is_resident[key] = True
                 used += key_bytes[key]
-                aside[n_aside] = key
-                n_aside += 1
-            touches[key] += 1
-            worth[key] = touches[key] + age
-            last[key] = p
+                waiting[n_waiting] = key
+                n_waiting += 1
 
-        for late in range(2):
-            if (late == 0) == bypass:
-                for i in range(n_aside):
-                    key = aside[i]
-                    push(heap, known, since, size, key, worth[key], last[key])
-                    size += 1
-                n_aside = np.int64(0)
-                continue
-            while used > budget and size > 0:
-                key = heap[0]
-                if since[0] != last[key]:
-                    sink(heap, known, since, size, 0, key, worth[key], last[key])
-                    continue
-                pop(heap, known, since, size)
-                size -= 1
-                if last[key] >= start and not bypass:
-                    aside[n_aside] = key
-                    n_aside += 1
-                    continue
+        if bypass:
+            size = push_all(heap, size, waiting, n_waiting)
+            n_waiting = np.int64(0)
+        if used > budget:
+            spared_from = keys.size if bypass else start
+            size, n_waiting, n_gone = evict(
+                heap, size, key_bytes, used - budget, spared_from, waiting, n_waiting, gone
+            )
+            for key in gone[:n_gone]:
                 is_resident[key] = False
                 used -= key_bytes[key]
-                age = max(age, worth[key])
+                age = max(age, heap.worth[key])
                 if forgets:
                     touches[key] = 0
+        size = push_all(heap, size, waiting, n_waiting)
         hits[b] = n_hits
         resident[b] = used

@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.heap import empty_heap, pop, push, sink
+from tracekit.policies.heap import empty_heap, evict, push_all, sink
 
 _LEAST_HALF_LIFE = 0.01  # a batch must not outgrow a float
 _EXPONENTS = 500  # of 2: when the worths have grown so far, all of them are scaled down
@@ -91,10 +91,8 @@ class LRFU(Policy):
 # All worths are halved at the same time, so their order changes only where a key is touched. So
 # nothing is halved: a use counts 2^(time / half-life), and the later uses count the more. Before
 # that leaves the range of floats all worths are scaled down by a power of 2, which is exact but for
-# what is nearly 0. A heap gives the least worth. A hit does not move its key in the heap: `worth` and
-# `last` only grow, so what the heap knows, `known` and `since`, is never too much, and only a key that
-# comes to the top is brought up to date. Missed keys are in the heap only after the eviction, which
-# protects them; a key that was hit and comes to the top again is laid aside until then.
+# what is nearly 0. A heap gives the least worth. Missed keys come into it after the eviction, which
+# protects them; keys that were hit and come to its top are spared.
 @kernel
 def _lrfu(
     keys: np.ndarray,
@@ -109,12 +107,10 @@ def _lrfu(
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
-    n_keys = key_bytes.size
-    is_resident = np.zeros(n_keys, np.bool_)
-    worth = np.zeros(n_keys, np.float64)
-    last = np.full(n_keys, -1, np.int64)  # the lookup that touched each key last
-    heap, known, since = empty_heap(n_keys)
-    aside = np.empty(n_expert, np.int32)
+    heap = empty_heap(key_bytes.size)
+    is_resident = np.zeros(key_bytes.size, np.bool_)
+    waiting = np.empty(n_expert, np.int32)  # resident, and not in the heap
+    gone = np.empty(key_bytes.size, np.int32)
     size = np.int64(0)
     n_scaled = np.int64(0)
     used = np.int64(0)
@@ -124,51 +120,42 @@ def _lrfu(
         if exponent >= _EXPONENTS:
             n_scaled += 1
             exponent -= _EXPONENTS
-            worth *= 2.0**-_EXPONENTS
-            known *= 2.0**-_EXPONENTS
+            for key in range(key_bytes.size):
+                heap.worth[key] *= 2.0**-_EXPONENTS
+                heap.known[key] *= 2.0**-_EXPONENTS  # as many entries at most; inf remains
             for place in range(size // 2 - 1, -1, -1):  # what became 0 is now equal
-                key = heap[place]
-                sink(heap, known, since, size, place, key, known[place], since[place])
+                sink(heap, size, place, heap.keys[place], heap.known[place], heap.since[place])
         counts = 2.0**exponent
 
         n_hits = np.int64(0)
-        n_aside = np.int64(0)
+        n_waiting = np.int64(0)
         for p in range(start, batch_start[b + 1]):
             key = keys[p]
             if hit.size:
                 hit[p] = is_resident[key]
-            worth[key] += counts
-            last[key] = p
+            heap.worth[key] += counts
+            heap.last[key] = p
             if is_resident[key]:
                 n_hits += 1
             else:
                 is_resident[key] = True
                 used += key_bytes[key]
-                aside[n_aside] = key
-                n_aside += 1
+                waiting[n_waiting] = key
+                n_waiting += 1
 
-        for late in range(2):
-            if (late == 0) == bypass:
-                for i in range(n_aside):
-                    key = aside[i]
-                    push(heap, known, since, size, key, worth[key], last[key])
-                    size += 1
-                n_aside = np.int64(0)
-                continue
-            while used > budget and size > 0:
-                key = heap[0]
-                if since[0] != last[key]:
-                    sink(heap, known, since, size, 0, key, worth[key], last[key])
-                    continue
-                pop(heap, known, since, size)
-                size -= 1
-                if last[key] >= start and not bypass:
-                    aside[n_aside] = key
-                    n_aside += 1
-                    continue
+        if bypass:
+            size = push_all(heap, size, waiting, n_waiting)
+            n_waiting = np.int64(0)
+        if used > budget:
+            spared_from = keys.size if bypass else start
+            size, n_waiting, n_gone = evict(
+                heap, size, key_bytes, used - budget, spared_from, waiting, n_waiting, gone
+            )
+            for key in gone[:n_gone]:
                 is_resident[key] = False
                 used -= key_bytes[key]
                 if forgets:
-                    worth[key] = 0
+                    heap.worth[key] = 0
+        size = push_all(heap, size, waiting, n_waiting)
         hits[b] = n_hits
         resident[b] = used
