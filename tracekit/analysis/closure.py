@@ -10,10 +10,11 @@ import pandas as pd
 
 from tracekit.analysis.paired import PairedRuns
 from tracekit.arguments import names_in
-from tracekit.figures import Declared, Unit
+from tracekit.figures import MIB, Declared, Unit
 from tracekit.formats import as_trace
-from tracekit.policies import POLICIES, Policy
+from tracekit.policies import POLICIES, Cell, Policy
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
+from tracekit.replaying.inputs import NoMeaningError
 from tracekit.replaying.reads import reads_of
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
@@ -118,53 +119,58 @@ def closures(
     chosen = demand_policies() if policies is None else names_in(policies)
     names = [p.name if isinstance(p, Policy) else p for p in chosen]
     chosen = [*chosen, *(name for name in (BASELINE, IDEAL) if name not in names)]
-    lookups = runs.by_unit(runs.batches.lookups)
-    base, ideal = (_hits(runs, name, budgets) for name in (BASELINE, IDEAL))
-    ranked: list[list[Closure]] = []
+    base, ideal = (_hits(runs, runs.cells(name, budgets)[1]) for name in (BASELINE, IDEAL))
+    found: list[Closure] = []
     notes: list[str] = []
     for each in chosen:
         try:
             policy, cells = runs.cells(each, budgets)
-        except MissingDataError as error:
+        except (MissingDataError, NoMeaningError) as error:
             notes.append(f"Left out: {each}, because {error}")
             continue
-        state = policy.state(len(trace.moe_layers), trace.n_expert, trace.top_k)
-        hits = np.column_stack([runs.by_unit(cell.hits) for cell in cells])
-        gained, gap = hits - base, ideal - base
-        means = _ratio(gained.sum(axis=0), gap.sum(axis=0))
-        low, high = runs.bootstrap.intervals_of_ratios(gained, gap, lookups > 0)
-        reads = [int(reads_of(runs.batches, c).read_bytes[runs.decode].sum()) for c in cells]
-        ranked.append(
-            [
-                Closure(
-                    policy=policy.name,
-                    params=asdict(policy.params),
-                    requires=policy.requires,
-                    state_bytes=sum(array.size_bytes for array in state),
-                    cache_bytes=cell.budget_bytes,
-                    cache_mib=cell.budget_bytes / 2**20,
-                    cache_fraction=cell.budget_bytes / runs.batches.bank_bytes,
-                    hit_rate_decode=float(hits[:, c].sum() / lookups.sum()),
-                    read_bytes_decode=reads[c],
-                    closure=float(means[c]),
-                    closure_low=float(low[c]),
-                    closure_high=float(high[c]),
-                    mean_closure=float(means.mean()),
-                    mean_closure_low=float(low[-1]),
-                    mean_closure_high=float(high[-1]),
-                )
-                for c, cell in enumerate(cells)
-            ]
-        )
-    ranked.sort(key=lambda rows: -np.nan_to_num(rows[0].mean_closure, nan=-np.inf))
-    frame = pd.DataFrame([asdict(row) for rows in ranked for row in rows])
+        found += _rows(runs, policy, cells, base, ideal)
+    frame = pd.DataFrame([asdict(row) for row in found])
+    frame = frame.sort_values("mean_closure", ascending=False, kind="stable", ignore_index=True)
     frame.attrs["notes"] = notes
     return frame
 
 
-def _hits(runs: PairedRuns, policy: str, budgets: np.ndarray) -> np.ndarray:
+def _rows(
+    runs: PairedRuns, policy: Policy, cells: Sequence[Cell], base: np.ndarray, ideal: np.ndarray
+) -> list[Closure]:
+    """Return the rows of a policy; `base` and `ideal` are the hits of LRU and Belady, [U, C]."""
+    batches = runs.batches
+    lookups = runs.by_unit(batches.lookups)
+    hits = _hits(runs, cells)
+    gained, gap = hits - base, ideal - base
+    closure = _ratio(gained.sum(axis=0), gap.sum(axis=0))
+    low, high = runs.bootstrap.intervals_of_ratios(gained, gap, lookups > 0)
+    state = policy.state(len(batches.expert_bytes), batches.n_expert, batches.top_k)
+    return [
+        Closure(
+            policy=policy.name,
+            params=asdict(policy.params),
+            requires=policy.requires,
+            state_bytes=sum(array.size_bytes for array in state),
+            cache_bytes=cell.budget_bytes,
+            cache_mib=cell.budget_bytes / MIB,
+            cache_fraction=cell.budget_bytes / batches.bank_bytes,
+            hit_rate_decode=float(hits[:, c].sum() / lookups.sum()),
+            read_bytes_decode=int(reads_of(batches, cell).read_bytes[runs.decode].sum()),
+            closure=float(closure[c]),
+            closure_low=float(low[c]),
+            closure_high=float(high[c]),
+            mean_closure=float(closure.mean()),
+            mean_closure_low=float(low[-1]),
+            mean_closure_high=float(high[-1]),
+        )
+        for c, cell in enumerate(cells)
+    ]
+
+
+def _hits(runs: PairedRuns, cells: Sequence[Cell]) -> np.ndarray:
     """Return the decode hits of each unit at each budget, int64 [U, C]."""
-    return np.column_stack([runs.by_unit(cell.hits) for cell in runs.cells(policy, budgets)[1]])
+    return np.column_stack([runs.by_unit(cell.hits) for cell in cells])
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -1,5 +1,7 @@
 """Confidence intervals by drawing whole turns, or stretches of tokens, with replacement."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 DRAWS = 2000
@@ -51,7 +53,7 @@ class Bootstrap:
         if groups is None:
             return none, none.copy()
         hits_more = hits if against is None else hits - against
-        of_hits, of_slots = self._drawn(groups, hits_more[scored], slots[scored])
+        of_hits, of_slots = self._drawn(groups, [hits_more[scored], slots[scored]])
         with np.errstate(invalid="ignore"):
             rates = of_hits / of_slots
         few = _groups_with(groups, slots[scored]) < MIN_UNITS
@@ -81,16 +83,17 @@ class Bootstrap:
         if groups is None:
             none = np.full(parts.shape[1] + 1, np.nan)
             return none, none.copy()
-        of_parts, of_wholes = self._drawn(groups, parts[scored], wholes[scored])
-        ratios = np.full(of_parts.shape, np.nan)
-        np.divide(of_parts, of_wholes, out=ratios, where=of_wholes > 0)
-        ratios = np.column_stack([ratios, ratios.mean(axis=1)])
-        low, high = np.full((2, ratios.shape[1]), np.nan)
+        of_parts, of_wholes = self._drawn(groups, [parts[scored], wholes[scored]])
+        n_columns = parts.shape[1]
+        ratios = np.full((DRAWS, n_columns + 1), np.nan)
+        np.divide(of_parts, of_wholes, out=ratios[:, :-1], where=of_wholes > 0)
+        ratios[:, -1] = ratios[:, :-1].mean(axis=1)
+        low, high = np.full(n_columns + 1, np.nan), np.full(n_columns + 1, np.nan)
         known = ~np.isnan(ratios).all(axis=0)
         low[known], high[known] = np.nanquantile(ratios[:, known], [0.025, 0.975], axis=0)
         return low, high
 
-    def _drawn(self, groups: np.ndarray, *quantities: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _drawn(self, groups: np.ndarray, quantities: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return the sums of each of `quantities` [U, C] over the groups of each draw, [DRAWS, C]."""
         n = int(groups.max()) + 1
         sums = [np.zeros((n, quantity.shape[1])) for quantity in quantities]
@@ -102,7 +105,7 @@ class Bootstrap:
             times_drawn = rng.multinomial(n, np.full(n, 1 / n), size=250).astype(float)
             for of_draws, of_groups in zip(drawn, sums, strict=True):
                 of_draws[start : start + 250] = times_drawn @ of_groups
-        return tuple(drawn)
+        return drawn
 
 
 def _groups_with(groups: np.ndarray, slots: np.ndarray) -> np.ndarray:
