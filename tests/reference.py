@@ -28,6 +28,7 @@ class Load:
     weights: tuple = ()  # of the experts of a decoded token
     guess: tuple = ()  # the keys predicted for the next load, best first
     guess_weights: tuple = ()
+    uses: tuple = ()  # (key, how often it was used elsewhere), each once
     bypass: bool = False  # what it touched may be dropped at once
 
     @cached_property

@@ -13,7 +13,8 @@ import numpy as np
 
 from tracekit.figures import Figure
 from tracekit.policies.batches import Batches as Batches
-from tracekit.policies.batches import Guesses as Guesses
+from tracekit.policies.known import Guesses as Guesses
+from tracekit.policies.known import Popularity as Popularity
 from tracekit.registry import Registry
 
 
@@ -114,6 +115,9 @@ class Policy(ABC):
     needs_predictor : bool
         It acts on a prediction and is given ``batches.guesses``; `Params` then has the fields
         ``predictor`` (its name) and ``horizon``.
+    needs_popularity : bool
+        It goes by which experts were used most elsewhere: on other turns, on another trace, or in a
+        file of counts. It is given ``batches.popularity``.
     speculative : bool
         It reads experts before they are looked up.
     lossy : bool
@@ -147,6 +151,7 @@ class Policy(ABC):
     offline: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False
     needs_predictor: ClassVar[bool] = False
+    needs_popularity: ClassVar[bool] = False
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
     needs_rank: ClassVar[bool] = False
@@ -165,6 +170,8 @@ class Policy(ABC):
         """What an engine that runs it has to know besides what the cache has seen, in words."""
         if self.offline:
             return "the future"
+        if self.needs_popularity:
+            return "uses elsewhere"
         return "a predictor" if self.needs_predictor else "nothing"
 
     @classmethod

@@ -1,4 +1,4 @@
-"""A run as a cache sees it: batches of lookups, in the order they ran, and what was guessed of them.
+"""A run as a cache sees it: batches of lookups, in the order they ran.
 
 Nothing here knows a trace or a policy.
 """
@@ -9,27 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from tracekit.kernels import kernel
+from tracekit.policies.known import Guesses, Popularity
 from tracekit.trace.schema import DECODE
-
-
-@dataclass(frozen=True, eq=False)
-class Guesses:
-    """What a predictor names after each batch: the experts that the next routed layer will select.
-
-    Row b is for the layer of the next batch; after the last layer it is for the first layer of the
-    next token. Rows of prefill batches, and of batches after which nothing is predicted, hold -1.
-
-    Attributes
-    ----------
-    keys : int32 [B, m]
-        Predicted keys, best first; -1 where fewer than m are predicted.
-    weights : float32 [B, m] or None
-        Their predicted routing weights, summing to 1 over the first k; NaN beside -1. None from a
-        predictor that only ranks.
-    """
-
-    keys: np.ndarray
-    weights: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +47,8 @@ class Batches:
         Only given to a policy that is ``lossy``.
     guesses : Guesses or None
         Only given to a policy that ``needs_predictor``.
+    popularity : Popularity or None
+        Only given to a policy that ``needs_popularity``.
     sized : bool
         Whether the sizes of experts are known; if not, all are taken for equal.
     rows : uint16 [R, top_k] or None
@@ -98,6 +81,7 @@ class Batches:
     top_k: int
     weights: np.ndarray | None = None
     guesses: Guesses | None = None
+    popularity: Popularity | None = None
     rows: np.ndarray | None = None
     row_start: np.ndarray | None = None
     bypass: bool = False
