@@ -31,7 +31,8 @@ from tracekit.scoring import rows as scored
 
 HERE = Path(__file__).resolve().parent
 _IN_SHARES = (
-    "Each MoE layer keeps to an equal share of the budget, so all layers together may overrun it."
+    "Each MoE layer keeps to an equal share of the budget (with `--cache-slots`, to the same number of "
+    "experts), so all layers together may overrun it."
 )
 _NO_BYPASS = "With `--bypass` it is left out: it has no meaning there."
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"

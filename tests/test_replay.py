@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def test_a_record_holds_what_the_json_promises():
         "cache_bytes",
         "cache_mib",
         "cache_fraction",
+        "cache_slots",
         "under_token_cycle",
         "bypass",
         "lookups",
@@ -51,6 +53,9 @@ def test_a_record_holds_what_the_json_promises():
         "hit_rate_decode",
         "read_bytes",
         "read_bytes_decode",
+        "bound_class",
+        "bound_hit_rate_cumulative",
+        "bound_hit_rate_decode",
         "gap_to_bound",
         "gap_to_bound_decode",
         "peak_resident_bytes",
@@ -160,10 +165,29 @@ def test_the_gap_is_to_the_bound_whether_asked_for_or_not():
     assert alone["gap_to_bound"] == both[1]["hit_rate_cumulative"] - both[0]["hit_rate_cumulative"]
 
 
-def test_a_gap_is_null_where_a_policy_held_more_than_the_bound_allows():
+def test_a_policy_in_shares_has_a_bound_of_its_own():
+    """Its layers may overrun the budget of all, and each keeps to its share or its last load."""
     record = replay(TRACE, "layer-lru", cache_mib=2).records[0]
     assert record["over_budget_decode"]
-    assert record["gap_to_bound"] is None
+    assert record["bound_class"] == "layer-shares"
+    assert record["gap_to_bound"] >= 0
+
+
+def test_a_gap_is_null_where_a_policy_held_more_than_the_bound_allows():
+    class Twice(LRU):
+        name = "twice"
+
+        def simulate(self, batches, budgets, per_lookup=False):
+            cells = super().simulate(batches, 2 * budgets, per_lookup)
+            return [replace(cell, budget_bytes=cell.budget_bytes // 2) for cell in cells]
+
+    class TwiceItsShare(Twice):
+        in_shares = True
+
+    for policy in (Twice(), TwiceItsShare()):
+        record = replay(TRACE, policy, cache_mib=6).records[0]
+        assert record["over_budget"]
+        assert record["bound_class"] is record["gap_to_bound"] is None
 
 
 def test_parameters_make_a_row_for_each_value():
@@ -258,7 +282,10 @@ def test_the_json_is_plain_and_complete():
         "per_layer": True,
         "validate": False,
         "flash_mib_s": None,
+        "cache_slots": None,
         "train": None,
+        "skip": 0,
+        "warm": None,
         "pin_from": None,
     }
     assert data["provenance"]["trace_digest"] == TRACE.digest

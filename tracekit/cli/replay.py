@@ -13,15 +13,18 @@ from tracekit.cli.names import find_class
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     BypassOption,
+    CacheSlotsOption,
     ForceOption,
     FormatOption,
     JobsOption,
     OutputOption,
     QuietOption,
     SeedOption,
+    SkipOption,
     TraceArgument,
     TrainOption,
     VerboseOption,
+    WarmOption,
 )
 from tracekit.cli.output import Output, flat_records
 from tracekit.datasets import resolve
@@ -59,6 +62,7 @@ def replay(
             help="Cache budgets as fractions of all expert bytes.",
         ),
     ] = None,
+    cache_slots: CacheSlotsOption = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,6 +101,8 @@ def replay(
         ),
     ] = None,
     train: TrainOption = None,
+    skip: SkipOption = 0,
+    warm: WarmOption = None,
     pin_from: Annotated[
         Path | None,
         typer.Option(
@@ -121,9 +127,10 @@ def replay(
     were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(console, output, format, force, inputs=[trace, train, pin_from])
+    destination = Output(console, output, format, force, inputs=[trace, train, warm, pin_from])
     budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
     budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
+    slots = options.cache_slots(cache_slots) if cache_slots else None
     settings = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.replaying import DEFAULT_POLICIES
@@ -137,10 +144,16 @@ def replay(
     if params and not policies:
         owner = _owner(next(iter(params)))
         raise UsageError(f"A parameter is set for {shown(owner)}, which is not replayed here.")
+    if not policies and (cache_slots or skip or warm):
+        raise UsageError(
+            "--cache-slots, --skip and --warm are for cache policies, and none is replayed; leave them "
+            "out, or name one with --policy."
+        )
     if static:
         params |= _dynamic_and_static(policies)
     opened = open_trace(trace, console)
     learned_on = open_any(train) if train else None
+    warmed_by = open_any(warm) if warm else None
     replayed = scored = None
     start = time.perf_counter()
     if policies:
@@ -150,6 +163,7 @@ def replay(
                 policies,
                 cache_mib=budgets_mib,
                 cache_fraction=budgets_fraction,
+                cache_slots=slots,
                 params=params,
                 seed=seed,
                 jobs=jobs,
@@ -158,6 +172,8 @@ def replay(
                 validate=validate,
                 flash_mib_s=flash_mib_s,
                 train=learned_on,
+                skip=skip,
+                warm=warmed_by,
                 pin_from=pin_from,
                 progress=progress,
             )
@@ -273,7 +289,7 @@ def _records(
 
     rows = []
     if replayed is not None:
-        identity = ("policy", "params", "cache_bytes", "cache_mib", "cache_fraction")
+        identity = ("policy", "params", "cache_bytes", "cache_mib", "cache_fraction", "cache_slots")
         rows += flat_records(replayed.records, identity)
     if scored is not None:
         rows += records(scored.rows, per_layer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tracekit.formats import ExpertCounts
 from tracekit.policies import Batches, Policy
+from tracekit.replaying.warming import Warm, warmed_by
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError, TracekitError
 from tracekit.trace.schema import DECODE
@@ -43,8 +44,11 @@ def runnable(
     seed: int,
     train: Trace | None = None,
     counts: ExpertCounts | None = None,
+    warm: Warm | None = None,
 ) -> tuple[list[Runnable], list[str]]:
     """Return the policies that can run on `trace`, and sentences about the others.
+
+    With `warm`, each is given what it runs on there too, and first.
 
     Raises
     ------
@@ -55,15 +59,25 @@ def runnable(
     sentences: list[str] = []
     first_error: TracekitError | None = None
     shared: Shared = {}
+    warmed: Shared = {}
+    joined: dict[int, Batches] = {}  # by the batches of `trace`, which `shared` keeps
     for policy in policies:
         try:
             given = inputs_of(policy, trace, batches, seed, shared, train, counts)
+            first = None
+            if warm is not None:
+                learned_on = warm.learned_on(train)
+                first = inputs_of(
+                    policy, warm.trace, warm.batches, seed, warmed, learned_on, counts
+                )
         except (MissingDataError, NoMeaningError) as error:
             first_error = first_error or error
             sentences.append(f"Left out: {policy.name}, because {error}")
             continue
-        able.append(Runnable(policy, given))
         share = _guessed_share(given)
+        if first is not None:
+            given = joined.setdefault(id(given), warmed_by(first, given))
+        able.append(Runnable(policy, given))
         if share < _LEAST_GUESSED:
             sentences.append(
                 f"{policy.name} acts on {policy.params.predictor} for only {100 * share:.0f} % of "
