@@ -193,7 +193,7 @@ class Case:
         return {
             turn: {
                 (n, e): int(rng.integers(0, 4))
-                for n in self.run.sizes
+                for n in self.run.layer_sizes
                 for e in range(self.run.n_expert)
             }
             for turn in sorted({turn for turn, *_ in self.run.passes})

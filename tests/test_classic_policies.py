@@ -78,6 +78,122 @@ def test_a_scan_pushes_out_what_is_used_often_or_not(name, survives):
     assert bool(cell.hit[-1]) == survives
 
 
+# ---- one request at a time, as the papers write it down -----------------------------------------
+
+
+class TextbookARC:
+    """ARC(c) of figure 4 in Megiddo and Modha (2003), line by line, with room for c entries."""
+
+    def __init__(self, c):
+        self.c, self.p = c, 0
+        self.t1, self.t2, self.b1, self.b2 = [], [], [], []  # the least recent first
+
+    def request(self, x):
+        c, t1, t2, b1, b2 = self.c, self.t1, self.t2, self.b1, self.b2
+        if x in t1 or x in t2:
+            (t1 if x in t1 else t2).remove(x)
+            t2.append(x)
+            return True
+        if x in b1:
+            self.p = min(self.p + (1 if len(b1) >= len(b2) else len(b2) / len(b1)), c)
+            self.replace(x)
+            b1.remove(x)
+            t2.append(x)
+        elif x in b2:
+            self.p = max(self.p - (1 if len(b2) >= len(b1) else len(b1) / len(b2)), 0)
+            self.replace(x)
+            b2.remove(x)
+            t2.append(x)
+        else:
+            if len(t1) + len(b1) == c:
+                if len(t1) < c:
+                    b1.pop(0)
+                    self.replace(x)
+                else:
+                    t1.pop(0)
+            elif len(t1) + len(t2) + len(b1) + len(b2) >= c:
+                if len(t1) + len(t2) + len(b1) + len(b2) == 2 * c:
+                    b2.pop(0)
+                self.replace(x)
+            t1.append(x)
+        return False
+
+    def replace(self, x):
+        over = len(self.t1) > self.p or (x in self.b2 and len(self.t1) == self.p)
+        if len(self.t1) >= 1 and over:
+            self.b1.append(self.t1.pop(0))
+        else:
+            self.b2.append(self.t2.pop(0))
+
+
+class TextbookS3FIFO:
+    """Algorithm 1 of Yang et al. (2023), but eviction stops as soon as there is room for one."""
+
+    def __init__(self, c):
+        self.c = c
+        self.small, self.main, self.ghost, self.freq = [], [], [], {}  # the tail first
+
+    def request(self, x):
+        if x in self.small or x in self.main:
+            self.freq[x] = min(self.freq[x] + 1, 3)
+            return True
+        while self.is_full():
+            if len(self.small) >= 0.1 * self.c:
+                self.evict_small()
+            else:
+                self.evict_main()
+        if x in self.ghost:
+            self.ghost.remove(x)
+            self.main.append(x)
+        else:
+            self.small.append(x)
+        self.freq[x] = 0
+        return False
+
+    def is_full(self):
+        return len(self.small) + len(self.main) == self.c
+
+    def evict_small(self):
+        evicted = False
+        while not evicted and self.small and self.is_full():
+            t = self.small.pop(0)
+            if self.freq[t] > 1:
+                self.main.append(t)
+                self.freq[t] = 0
+                if len(self.main) > 0.9 * self.c:
+                    self.evict_main()
+            else:
+                self.ghost.append(t)
+                if len(self.ghost) > 0.9 * self.c:
+                    self.ghost.pop(0)
+                evicted = True
+
+    def evict_main(self):
+        evicted = False
+        while not evicted and self.main:
+            t = self.main.pop(0)
+            if self.freq[t] > 0:
+                self.main.append(t)
+                self.freq[t] -= 1
+            else:
+                evicted = True
+
+
+@pytest.mark.parametrize(("name", "textbook"), [("arc", TextbookARC), ("s3-fifo", TextbookS3FIFO)])
+@pytest.mark.parametrize("capacity", [1, 2, 7, 20])
+def test_one_request_at_a_time_it_is_the_paper(name, textbook, capacity):
+    rng = np.random.default_rng(capacity)
+    popular = rng.permutation(40)[np.minimum(rng.zipf(1.3, 3000) - 1, 39)]
+    scans = np.arange(3000) // 5 % 40
+    requests = np.where(np.arange(3000) // 100 % 3 == 2, scans, popular).tolist()
+    passes = tuple((0, True, t, {0: [(e,)]}) for t, e in enumerate(requests))
+    batches = build_batches(Run({0: 3}, 40, 1, passes).trace())
+    (cell,) = load_policy(name).simulate(batches, np.array([3 * capacity]), per_lookup=True)
+    paper = textbook(capacity)
+    assert cell.hit.tolist() == [paper.request(e) for e in requests]
+    assert cell.hit.any()
+
+
 # ---- where the closures stand -------------------------------------------------------------------
 
 

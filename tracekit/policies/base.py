@@ -171,7 +171,7 @@ class Policy(ABC):
         if self.offline:
             return "the future"
         if self.needs_popularity:
-            return "uses elsewhere"
+            return "counts of use"
         return "a predictor" if self.needs_predictor else "nothing"
 
     @classmethod
