@@ -13,12 +13,12 @@ from types import NoneType
 from typing import Any, get_args
 
 import forms
-from docstrings import meanings, prose
 from trace_format import files_of_a_trace, trace_json
 
 from tracekit.cli.app import app
 from tracekit.cli.plot import OPTIONS
 from tracekit.cli.policies import FLAGS, kind_of
+from tracekit.docstrings import meanings, prose
 from tracekit.exports import EXPORTS
 from tracekit.figures import Figure, columns_of
 from tracekit.formats import COUNTS, FORMATS
@@ -31,7 +31,8 @@ from tracekit.scoring import rows as scored
 
 HERE = Path(__file__).resolve().parent
 _IN_SHARES = (
-    "Each MoE layer keeps to an equal share of the budget, so all layers together may overrun it."
+    "Each MoE layer keeps to an equal share of the budget (with `--cache-slots`, to the same number of "
+    "experts), so all layers together may overrun it."
 )
 _NO_BYPASS = "With `--bypass` it is left out: it has no meaning there."
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"
@@ -134,7 +135,9 @@ def policies() -> str:
         "with `--param NAME.PARAMETER=VALUE`. An *online* policy is one that an engine can run; "
         "*offline*: it knows the future; *lossy*: it changes what the model computes; "
         "*speculative*: it reads experts before anything asks for them; *needs predictor*: it acts "
-        "on the guesses of a [predictor](predictors.md); *stochastic*: it draws random numbers.",
+        "on the guesses of a [predictor](predictors.md); *needs popularity*: it goes by how often each "
+        "expert was used on other turns, with `--train` on another trace, with `--pin-from` in a file of "
+        "counts; *stochastic*: it draws random numbers.",
         "Besides the [columns that every result has](columns.md), some policies give counters of "
         "their own.",
         *sections,

@@ -23,9 +23,12 @@ class Load:
     decode: bool
     layer: int
     experts: tuple
+    rows: tuple = ()  # the same, a tuple for each token
+    n_expert: int = 0  # of the model
     weights: tuple = ()  # of the experts of a decoded token
     guess: tuple = ()  # the keys predicted for the next load, best first
     guess_weights: tuple = ()
+    uses: tuple = ()  # (key, how often it was used elsewhere), each once
     bypass: bool = False  # what it touched may be dropped at once
 
     @cached_property

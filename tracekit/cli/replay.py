@@ -1,33 +1,37 @@
 """``tracekit replay``: replay a trace through cache policies, and score predictors on it."""
 
-import difflib
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.names import find_class
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     BypassOption,
+    CacheSlotsOption,
     ForceOption,
     FormatOption,
     JobsOption,
     OutputOption,
     QuietOption,
     SeedOption,
+    SkipOption,
     TraceArgument,
     TrainOption,
     VerboseOption,
+    WarmOption,
 )
 from tracekit.cli.output import Output, flat_records
+from tracekit.datasets import resolve
 from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit.registry import Registry
     from tracekit.replaying import ReplayResult
     from tracekit.scoring import PredictResult
 
@@ -58,6 +62,7 @@ def replay(
             help="Cache budgets as fractions of all expert bytes.",
         ),
     ] = None,
+    cache_slots: CacheSlotsOption = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,6 +101,18 @@ def replay(
         ),
     ] = None,
     train: TrainOption = None,
+    skip: SkipOption = 0,
+    warm: WarmOption = None,
+    pin_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--pin-from",
+            metavar="FILE",
+            parser=resolve,
+            help="Take the experts to pin from this file, which counts how often each was used. "
+            "Default: learned as --train says.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -110,9 +127,10 @@ def replay(
     were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(console, output, format, force, inputs=[trace, train])
+    destination = Output(console, output, format, force, inputs=[trace, train, warm, pin_from])
     budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
     budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
+    slots = options.cache_slots(cache_slots) if cache_slots else None
     settings = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.replaying import DEFAULT_POLICIES
@@ -126,10 +144,16 @@ def replay(
     if params and not policies:
         owner = _owner(next(iter(params)))
         raise UsageError(f"A parameter is set for {shown(owner)}, which is not replayed here.")
+    if not policies and (cache_slots or skip or warm):
+        raise UsageError(
+            "--cache-slots, --skip and --warm are for cache policies, and none is replayed; leave them "
+            "out, or name one with --policy."
+        )
     if static:
         params |= _dynamic_and_static(policies)
     opened = open_trace(trace, console)
     learned_on = open_any(train) if train else None
+    warmed_by = open_any(warm) if warm else None
     replayed = scored = None
     start = time.perf_counter()
     if policies:
@@ -139,6 +163,7 @@ def replay(
                 policies,
                 cache_mib=budgets_mib,
                 cache_fraction=budgets_fraction,
+                cache_slots=slots,
                 params=params,
                 seed=seed,
                 jobs=jobs,
@@ -147,6 +172,9 @@ def replay(
                 validate=validate,
                 flash_mib_s=flash_mib_s,
                 train=learned_on,
+                skip=skip,
+                warm=warmed_by,
+                pin_from=pin_from,
                 progress=progress,
             )
     if predictors:
@@ -179,27 +207,14 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
     UsageError
         A name is neither a policy nor a predictor; the sentence gives the nearest match.
     """
-    from tracekit.policies import POLICIES
+    from tracekit.policies import POLICIES, Policy
 
     if all(name in POLICIES for name in names):
         return list(names), []
-    from tracekit.predictors import PREDICTORS
-
-    policies, predictors = [], []
+    policies: list[str] = []
+    predictors: list[str] = []
     for name in names:
-        if name in POLICIES:
-            policies.append(name)
-        elif name in PREDICTORS or _is_own(name, PREDICTORS):
-            predictors.append(name)
-        elif ":" in name:
-            policies.append(name)
-        elif "@" in name:
-            PREDICTORS.find(name)  # raises, and says how parameters are given here
-        else:
-            known = [cls.name for kind in (POLICIES, PREDICTORS) for cls in kind]
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else "`tracekit policies` lists them."
-            raise UsageError(f"No policy or predictor is called {shown(name)}; {hint}")
+        (policies if issubclass(find_class(name), Policy) else predictors).append(name)
     return policies, predictors
 
 
@@ -231,14 +246,6 @@ def _dynamic_and_static(policies: Sequence[str]) -> dict[str, list[str]]:
     if not lossy:
         raise UsageError("--static is for policies that drop experts, such as drop-cold; add one.")
     return {f"{name}.static": ["false", "true"] for name in lossy}
-
-
-def _is_own(name: str, registry: "Registry[Any]") -> bool:
-    """Say whether `name` is ``module:Class``, and that class fits `registry`."""
-    try:
-        return ":" in name and bool(registry.find(name))
-    except UsageError:
-        return False
 
 
 def _write(
@@ -282,7 +289,7 @@ def _records(
 
     rows = []
     if replayed is not None:
-        identity = ("policy", "params", "cache_bytes", "cache_mib", "cache_fraction")
+        identity = ("policy", "params", "cache_bytes", "cache_mib", "cache_fraction", "cache_slots")
         rows += flat_records(replayed.records, identity)
     if scored is not None:
         rows += records(scored.rows, per_layer)

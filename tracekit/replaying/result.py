@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # pandas has no null in its plain types of whole numbers and truth values.
 _NULLABLE_TYPES = {
+    Unit.NAME: "object",
     Unit.COUNT: "Int64",
     Unit.BYTES: "Int64",
     Unit.FLAG: "boolean",
@@ -70,8 +71,9 @@ class ReplayResult:
 
         `params` is a mapping, and `label` what the table calls the row: the policy, and the
         parameters that tell it apart. `gap_to_bound` is how much higher the bound's cumulative hit
-        rate is, `gap_to_bound_decode` its decode hit rate: NaN where the bound says nothing (a
-        policy over its budget, one that reads ahead, one that skips experts).
+        rate is, `gap_to_bound_decode` its decode hit rate, and `bound_class` which policies that
+        bound is of: NaN where it says nothing (a policy over its budget, one that skips experts,
+        one whose wrong guesses are hit later).
         """
         rows = []
         for row, label in zip(self.rows, labels_of(self.rows), strict=True):
@@ -117,7 +119,7 @@ class ReplayResult:
         )
 
     def _parts(self) -> list[Part]:
-        return replay_parts(self.trace, self.rows, self.notes, self.config["flash_mib_s"])
+        return replay_parts(self.trace, self.rows, self.notes, self.config)
 
     def to_text(self) -> str:
         """Return the table that the command line prints, with what its marks mean."""

@@ -8,11 +8,12 @@ import numpy as np
 
 from tracekit.analysis.budget import default_budget
 from tracekit.figures import NONE, settings
-from tracekit.policies import POLICIES, Batches, Cell, Policy, load_policy
-from tracekit.policies.bound import bounded
+from tracekit.policies import POLICIES, Batches, Bound, Cell, Policy, load_policy
+from tracekit.policies.bound import PRICES, bounded
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.replaying.rows import Row
 from tracekit.replaying.slots import lookup_of_slots
+from tracekit.replaying.text import of_other_bounds
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
@@ -100,6 +101,11 @@ class Cache:
         return bounded(self.bypass)
 
     @property
+    def of_other_bounds(self) -> list[str]:
+        """Which policies the bounds are of that hold in place of it, for which rows."""
+        return of_other_bounds(self.rows)
+
+    @property
     def any_over_budget(self) -> bool:
         """Whether anything held more than its budget at some time."""
         return any(row.over_budget for row in self.rows)
@@ -123,10 +129,7 @@ def replay_table(
     bypass: bool = False,
 ) -> Cache:
     """Replay `policies` at `cache_bytes`; None: at the recorded budget and some fractions."""
-    loaded = [
-        load_policy(name, {"seed": seed} if POLICIES.find(name).stochastic else {})
-        for name in policies
-    ]
+    loaded = [_loaded(name, seed) for name in policies]
     try:
         main = default_budget(trace)
         sizes = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
@@ -151,6 +154,12 @@ def replay_table(
         main if main in sizes else sizes[-1],
         bypass=bypass,
     )
+
+
+def _loaded(name: str, seed: int) -> Policy:
+    cls = POLICIES.find(name)
+    params = {"seed": seed} if cls.stochastic else {}
+    return load_policy(name, params | ({"prices": PRICES} if cls is Bound else {}))
 
 
 def _budget_of(row: Row) -> int:

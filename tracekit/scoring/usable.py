@@ -125,20 +125,41 @@ def why_unusable(
 
 def check_training(trace: Trace, train: Trace) -> None:
     """Refuse to learn on a trace of another model, and on the trace that is scored."""
-    a, b = trace.facts.model, train.facts.model
-    for what in ("n_expert", "top_k", "n_embd"):
-        if getattr(a, what) != getattr(b, what):
+    check_other(trace, train, "train", "are scored, so what is learned on it")
+
+
+def check_other(trace: Trace, other: Trace, verb: str, same: str) -> None:
+    """Refuse `other` if it is of another model than `trace`, or holds the same routings.
+
+    Parameters
+    ----------
+    trace, other : Trace
+    verb : str
+        What `other` is there for: ``"train"``.
+    same : str
+        What is wrong if it holds the same routings: that they ``"are … , so …"`` would flatter.
+
+    Raises
+    ------
+    TraceError
+        It is of another model.
+    UsageError
+        It holds the same routings.
+    """
+    a, b = trace.facts.model, other.facts.model
+    for name in ("n_expert", "top_k", "n_embd"):
+        if getattr(a, name) != getattr(b, name):
             raise TraceError(
-                f"{train.name} cannot train for {trace.name}: its model has {what} = "
-                f"{getattr(b, what)}, not {getattr(a, what)}; train on a trace of the same model."
+                f"{other.name} cannot {verb} for {trace.name}: its model has {name} = "
+                f"{getattr(b, name)}, not {getattr(a, name)}; {verb} on a trace of the same model."
             )
-    if not np.array_equal(trace.moe_layers, train.moe_layers):
+    if not np.array_equal(trace.moe_layers, other.moe_layers):
         raise TraceError(
-            f"{train.name} cannot train for {trace.name}: its MoE layers are others; train on a "
+            f"{other.name} cannot {verb} for {trace.name}: its MoE layers are others; {verb} on a "
             "trace of the same model."
         )
-    if train is trace or train.digest == trace.digest:
+    if other is trace or other.digest == trace.digest:
         raise UsageError(
-            f"{train.name} holds the routings that are scored, so what is learned on it would "
-            "flatter; train on another trace, or leave it out."
+            f"{other.name} holds the routings that {same} would flatter; "
+            f"{verb} on another trace, or leave it out."
         )

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analysis.closure import closures
 from tracekit.figures import csv_cell, printable, settings
-from tracekit.policies import POLICIES
+from tracekit.policies import POLICIES, load_policies
+from tracekit.policies.bound import PRICES
 from tracekit.replaying import replay
 from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
@@ -39,8 +41,8 @@ class StudyResult:
     frame : DataFrame
         The rows of `tracekit.replay` and `tracekit.predict`. Their first columns say which row it
         is: ``trace`` (its name in the study), policy, predictor, params, ``seed`` (of a policy that
-        draws random numbers). Columns without a figure are left out, and ``bypass`` where no run
-        has it.
+        draws random numbers). Columns without a figure are left out, and ``bypass``, ``skip``
+        and ``warm`` where no run has them.
     verdicts : list of Verdict
         One for each claim, in their order.
     notes : list of str
@@ -152,7 +154,7 @@ def sweep(
     work = [(name, run) for run in study.runs for name in run.traces or opened]
     frames, notes = [], []
     for done, (name, run) in enumerate(work, 1):
-        for frame, sentences in _run(opened[name], run, jobs):
+        for frame, sentences in _run(opened[name], run, opened.get(run.warm), jobs):
             frames.append(frame.assign(trace=name))
             notes += [f"{name}: {sentence}" for sentence in sentences]
         if progress is not None:
@@ -165,7 +167,9 @@ def sweep(
     return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)), list(warnings))
 
 
-def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
+def _run(
+    trace: Trace, run: Run, warm: Trace | None, jobs: int | None
+) -> list[tuple[pd.DataFrame, list[str]]]:
     """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
         scored = predict(
@@ -174,6 +178,9 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
         return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
+    if run.closures:
+        return [_ranked(trace, run, cache_bytes)]
+    params = {"bound.prices": PRICES, **run.params}
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
     results = []
     for number, seed in enumerate(run.seeds):
@@ -186,13 +193,17 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_mib=run.cache_mib or None,
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
-            params=run.params if number == 0 else _of(policies, run.params),
+            cache_slots=run.cache_slots or None,
+            params=params if number == 0 else _of(policies, params),
             bypass=run.bypass,
+            skip=run.skip,
+            warm=warm,
             seed=seed,
             jobs=jobs,
         )
         frame = result.frame.drop(columns="label")
         frame["params"] = frame["params"].map(settings)
+        frame = frame.assign(skip=run.skip, warm=run.warm)
         cycles = (frame["cache_bytes"] / cycle).round(6)
         frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
         seeds = [seed if name in stochastic else None for name in frame["policy"]]
@@ -201,19 +212,38 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
     return results
 
 
+def _ranked(trace: Trace, run: Run, cache_bytes: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the closures of the policies of a run, and what was left out."""
+    frame = closures(
+        trace,
+        load_policies(run.policies, run.params, run.seeds[0]),
+        cache_mib=run.cache_mib or None,
+        cache_fraction=run.cache_fraction or None,
+        cache_bytes=list(cache_bytes) or None,
+        bypass=run.bypass,
+    )
+    return frame.assign(params=frame["params"].map(settings)), frame.attrs["notes"]
+
+
 def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `params` that are of one of `policies`, by the name that is used or its own."""
-    owners = {*policies, *(POLICIES.find(name).name for name in policies)}
+    """Return those of `params` that are of `policies` or the bound, which any row is compared with."""
+    owners = {*policies, *(POLICIES.find(name).name for name in policies), "bound"}
     return {name: value for name, value in params.items() if name.rpartition(".")[0] in owners}
 
 
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True).infer_objects()
     frame = frame.dropna(axis="columns", how="all")
-    if "bypass" in frame and not frame["bypass"].isin([True]).any():
-        frame = frame.drop(columns="bypass")
+    unused = [
+        name for name in ("bypass", "skip", "warm") if name in frame and not _is_used(frame[name])
+    ]
+    frame = frame.drop(columns=unused)
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
+
+
+def _is_used(values: pd.Series) -> bool:
+    return bool(values.map(lambda value: pd.notna(value) and bool(value)).any())
 
 
 def _cell(value: Any) -> Any:

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=Dataclass)
 
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
-BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles")
+BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles", "cache_slots")
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,25 @@ class Run:
     cache_mib, cache_bytes, cache_fraction, cache_cycles : list of float
         Budgets, in one of these units: a fraction of the expert bank, or a multiple of the bytes
         that one token touches.
+    cache_slots : list of int
+        Budgets in experts of every MoE layer, as with ``tracekit replay --cache-slots``.
     bypass : bool
         The engine may drop at once what it has just used, as with ``tracekit replay --bypass``.
+    skip : int
+        Decoded tokens at the beginning of each turn that do not count, as with ``--skip``.
+    warm : str
+        Name of a trace that is replayed first and does not count, as with ``--warm``. The run then
+        names its other traces.
+    closures : bool
+        Rank the policies: each row says how much of the way from LRU to Belady its policy closes, with
+        intervals (`tracekit.analysis.closures`), instead of the other figures of a replay.
     seeds : list of int
         A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
         Layers ahead; numbers of experts that predictors may name, besides k.
     params : mapping
-        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row.
+        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row. The bound takes 100 price
+        iterations, if ``"bound.prices"`` does not say otherwise.
     """
 
     traces: list[str] = field(default_factory=list)
@@ -73,7 +84,11 @@ class Run:
     cache_bytes: list[int] = field(default_factory=list)
     cache_fraction: list[float] = field(default_factory=list)
     cache_cycles: list[float] = field(default_factory=list)
+    cache_slots: list[int] = field(default_factory=list)
     bypass: bool = False
+    closures: bool = False
+    skip: int = 0
+    warm: str = ""
     seeds: list[int] = field(default_factory=lambda: [0])
     horizon: list[int] = field(default_factory=lambda: [1])
     named: list[int] = field(default_factory=list)
@@ -211,13 +226,25 @@ def _read(cls: type[T], entry: Mapping[str, Any], where: str, called: str | None
 
 
 def _check_run(run: Run, traces: Collection[str], where: str) -> None:
-    for name in run.traces:
+    for name in filter(None, [*run.traces, run.warm]):
         if name not in traces:
             raise UsageError(f"{where} names a trace {shown(name)}; there are {quoted(traces)}.")
+    if run.warm in (run.traces or traces):
+        raise UsageError(
+            f"{where} warms up on {shown(run.warm)} and replays it too; name its other traces."
+        )
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
-    if run.bypass and run.predictors:
-        raise UsageError(f"{where} scores predictors, and bypass is for policies; leave it out.")
+    for name in ("skip", "warm", "cache_slots"):
+        if run.closures and getattr(run, name):
+            raise UsageError(
+                f"{where} ranks policies (closures), which takes no {name}; leave it out."
+            )
+    for name in ("bypass", "skip", "warm", "closures"):
+        if getattr(run, name) and run.predictors:
+            raise UsageError(
+                f"{where} scores predictors, and {name} is for policies; leave it out."
+            )
     n_given = sum(bool(getattr(run, name)) for name in BUDGETS)
     if n_given != (1 if run.policies else 0):
         raise UsageError(
