@@ -1,49 +1,14 @@
 """What past tokens selected that routed alike so far."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from tracekit.predictors.base import Horizon, register
-from tracekit.predictors.learning.similar_tokens import SimilarTokens
-from tracekit.predictors.online import OnlinePredictor
+from tracekit.predictors.base import register
+from tracekit.predictors.learning.recalling import Recalling
 from tracekit.routing.blocks import Block
-from tracekit.routing.passed import Passed
-from tracekit.routing.routers import Routers
-
-
-@dataclass(frozen=True)
-class RecallParams:
-    """Parameters of `Recall`.
-
-    Attributes
-    ----------
-    history : int
-        How many past tokens vote, prompt tokens too.
-    layers : int
-        How many of the layers that have run are compared.
-    sharpness : float
-        A past token weighs exp(sharpness × the share of these layers' slots in common).
-    habit : float
-        What the layer's recent average selection adds to the vote.
-    """
-
-    history: int = 2000
-    layers: int = 6
-    sharpness: float = 15.0
-    habit: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("history", "layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be 1 or more")
-        for name in ("sharpness", "habit"):
-            if not 0 <= getattr(self, name) <= 1e6:
-                raise ValueError(f"{name} must be a number from 0 to 1e6")
 
 
 @register
-class Recall(OnlinePredictor):
+class Recall(Recalling):
     """Let past tokens vote, the more the more alike their experts were at the last layers that ran.
 
     Routing is mostly a matter of which token it is and in what context, and the layers that have run
@@ -66,38 +31,7 @@ class Recall(OnlinePredictor):
 
     name = "recall"
     summary = "what past tokens selected that routed alike so far, learned while it runs"
-    has_horizon = True
     looks_before_token = True
-    Params = RecallParams
-    params: RecallParams
-
-    def __init__(
-        self,
-        routers: Routers,
-        horizon: Horizon = 1,
-        seed: int = 0,
-        params: RecallParams | None = None,
-    ):
-        super().__init__(routers, horizon, seed, params)
-        self._past = SimilarTokens(
-            routers.n_layers,
-            routers.n_expert,
-            routers.top_k,
-            self.params.history,
-            self.params.layers,
-            self.params.sharpness,
-            self.params.habit,
-            None if self.before_token else self.horizon,
-        )
-
-    def forget(self) -> None:
-        self._past.forget()
-
-    def take_in(self, tokens: Passed) -> None:
-        self._past.take_in(tokens)
-
-    def meet(self, block: Block) -> None:
-        self._past.meet(block)
 
     def ranks(self, block: Block) -> np.ndarray:
         return self._past.knows(block)

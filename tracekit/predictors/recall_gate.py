@@ -1,13 +1,12 @@
 """The stale gate, and the vote of past tokens that routed alike."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from tracekit.predictors.base import Horizon, LearnedPredictor, register
-from tracekit.predictors.recall import Recall, RecallParams
+from tracekit.predictors.learning.recalling import Recalling, WeighedParams
 from tracekit.routing.blocks import Block
 from tracekit.routing.routers import Routers
 
@@ -15,32 +14,14 @@ from tracekit.routing.routers import Routers
 WEIGHTS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
-@dataclass(frozen=True)
-class RecallGateParams(RecallParams):
-    """Parameters of `RecallGate`: those of recall, and one more.
-
-    Attributes
-    ----------
-    weight : float or None
-        What the whole vote adds to a logit; None: learned on other turns.
-    """
-
-    weight: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.weight is not None and not 0 <= self.weight <= 1e6:
-            raise ValueError("weight must be a number from 0 to 1e6")
-
-
 @register
-class RecallGate(Recall, LearnedPredictor):
+class RecallGate(Recalling, LearnedPredictor):
     """Add the vote of `recall` to the stale logits.
 
     The logits say what this token's residual asks for, the vote what tokens like it got. For a
     model that selects by a softmax the order is that of log softmax(stale logits) + λ · vote; where
     it selects by another rule, with a bias or in groups, that rule ranks the logits with the vote.
-    λ is the one of `WEIGHTS` that names the most slots on other turns, by votes in which the turns
+    λ is `weight`, or else the one of `WEIGHTS` that names the most slots on other turns, by votes in which the turns
     that are held out have no part. With nothing to learn from it is 1 at horizon 1, and 2 from
     horizon 2 on. The history is learned while it runs, as by recall; while it is empty, this is
     stale-gate.
@@ -49,27 +30,22 @@ class RecallGate(Recall, LearnedPredictor):
     name = "recall-gate"
     summary = "stale-gate and recall's vote together, weighed on other turns"
     needs: ClassVar[tuple[str, ...]] = ("gate_input", "router_matrix")
-    looks_before_token = False
     gives_logits = True
-    Params = RecallGateParams
-    params: RecallGateParams
+    Params = WeighedParams
+    params: WeighedParams
 
     def __init__(
         self,
         routers: Routers,
         horizon: Horizon = 1,
         seed: int = 0,
-        params: RecallGateParams | None = None,
+        params: WeighedParams | None = None,
     ):
         super().__init__(routers, horizon, seed, params)
         given = self.params.weight
         self.readings = 1 if given is None else 0
         self._by_default = 1.0 if self.horizon == 1 else 2.0
         self._weight = self._by_default if given is None else given
-
-    def ranks(self, block: Block) -> np.ndarray:
-        """Return True: without a history this is the stale gate."""
-        return np.ones(len(block), bool)
 
     def fold_limit(self) -> int:
         """Return 4: the votes on a token are counted once for each group that is held out."""
@@ -128,7 +104,7 @@ class RecallGate(Recall, LearnedPredictor):
     @property
     def size_bytes(self) -> int:
         """A device carries what recall does, and the weight."""
-        return super().size_bytes + 4
+        return self._past.size_bytes + 4
 
     @property
     def notes(self) -> tuple[str, ...]:
