@@ -102,7 +102,11 @@ def test_a_name_that_the_font_lacks_is_drawn_without_a_word(tmp_path):
         ),
         (("curves", "TRACE", "-o", "x"), 2, "cannot write 'x'; its name must end in one of"),
         (("curvs", "TRACE", "-o", "x.png"), 2, "No plot is called 'curvs'; did you mean 'curves'?"),
-        (("horizon", "TRACE", "-o", "x.png"), 1, "stale-gate needs the column 'gate_input'"),
+        (
+            ("horizon", "TRACE", "-o", "x.png", "--predictor", "stale-gate"),
+            1,
+            "stale-gate needs the column 'gate_input'",
+        ),
         (("timeline", "TRACE", "-o", "x.png", "--policy", "lru,lfu"), 2, "one policy, not 2"),
         (("curves", "TRACE", "-o", "x.png", "--policy", "lur"), 2, "did you mean 'lru'?"),
         (("curves", "TRACE", "-o", "x.png", "--cache-mib", "-1"), 2, "takes sizes in MiB from 0"),

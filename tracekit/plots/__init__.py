@@ -16,6 +16,7 @@ import it below, at the place where ``tracekit plot --list`` is to name it.
 
 # isort: off
 from tracekit.plots.accuracy import plot_predictability, plot_horizon, plot_recall
+from tracekit.plots.history import plot_history
 from tracekit.plots.curves import plot_curves
 from tracekit.plots.gains import plot_gains
 from tracekit.plots.read_bytes import plot_read_bytes
@@ -38,6 +39,7 @@ __all__ = [
     "plot_concentration",
     "plot_curves",
     "plot_gains",
+    "plot_history",
     "plot_horizon",
     "plot_overlap",
     "plot_pinning",
