@@ -98,7 +98,7 @@ def test_the_tables_hold_what_replay_and_predict_say(trace, page):
         assert f"{name} {decode} {cumulative}" in text
     text = " ".join(page.by_id("predictability")["text"].split())
     records = predict(trace).records
-    assert len(records) == 11
+    assert len(records) == 14
     for record in records:
         assert f"{record['predictor']} {100 * record['slot_accuracy']:.1f} %" in text
 

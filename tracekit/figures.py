@@ -100,7 +100,9 @@ def columns_of(result: type) -> tuple[Figure, ...]:
 
 def _allows_none(annotated: Any) -> bool:
     value_type = typing.get_args(annotated)[0]
-    return isinstance(value_type, types.UnionType) and type(None) in typing.get_args(value_type)
+    return typing.get_origin(value_type) in (types.UnionType, typing.Union) and type(
+        None
+    ) in typing.get_args(value_type)
 
 
 # ---- writing ----------------------------------------------------------------------------------

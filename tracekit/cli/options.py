@@ -195,6 +195,17 @@ def whole_numbers(option: str, values: Sequence[str]) -> list[int]:
     return [_whole(option, 1)(text) for text in split(option, values)]
 
 
+def horizons(values: Sequence[str]) -> list[Any]:
+    """Read ``--horizon``: whole numbers of 1 or more, or ``token``."""
+    from tracekit.predictors import TOKEN  # it loads all predictors
+
+    parts = split("--horizon", values)
+    for text in parts:
+        if text != TOKEN and not any(c.isdecimal() for c in text):
+            raise UsageError(f"--horizon takes whole numbers or {TOKEN!r}, not {shown(text)}.")
+    return [text if text == TOKEN else _whole("--horizon", 1)(text) for text in parts]
+
+
 def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list[float]:
     numbers = []
     for text in split(option, values):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.predictors import Predictor
+from tracekit.figures import joined
+from tracekit.predictors import TOKEN, Horizon, Predictor
 from tracekit.routing.blocks import ROUTING_COLUMNS, STEP_COLUMNS
 from tracekit.routing.routers import Routers
 from tracekit.trace import Trace
@@ -83,7 +84,13 @@ def missing_column_sentence(trace: Trace, names: Sequence[str], column: str) -> 
     )
 
 
-def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
+def too_late_sentence(names: Sequence[str]) -> str:
+    """Return the sentence that the predictors `names` cannot be asked before the token has begun."""
+    looks = "looks" if len(names) == 1 else "look"
+    return f"At horizon {TOKEN}, {joined(names)} {looks} from a layer of the token itself."
+
+
+def check_horizons(horizons: Sequence[Horizon], n_layers: int) -> None:
     """Refuse horizons that no layer has.
 
     Raises
@@ -92,6 +99,8 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
         A horizon is less than 1, or reaches past the model.
     """
     for horizon in horizons:
+        if horizon == TOKEN:
+            continue
         if horizon < 1:
             raise UsageError(f"A horizon is 1 layer or more, not {shown(horizon)}.")
         if horizon >= n_layers > 1:
@@ -101,14 +110,17 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
             )
 
 
-def why_unusable(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
-    """Return in one sentence why `cls` cannot run on `trace`, or None if it can."""
+def why_unusable(
+    trace: Trace, routers: Routers, cls: type[Predictor], horizons: Sequence[Horizon] = (1,)
+) -> str | None:
+    """Return in one sentence why `cls` cannot run on `trace` at `horizons`, or None if it can."""
     column = missing_column(trace, routers, cls)
     if column:
         return missing_column_sentence(trace, [cls.name], column)
-    if cls.has_horizon and routers.n_layers == 1:
+    before_token = cls.looks_before_token and TOKEN in horizons
+    if cls.has_horizon and routers.n_layers == 1 and not before_token:
         return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
-    return None
+    return cls.cannot_run_on(routers)
 
 
 def check_training(trace: Trace, train: Trace) -> None:
