@@ -13,12 +13,12 @@ from types import NoneType
 from typing import Any, get_args
 
 import forms
-from docstrings import meanings, prose
 from trace_format import files_of_a_trace, trace_json
 
 from tracekit.cli.app import app
 from tracekit.cli.plot import OPTIONS
 from tracekit.cli.policies import FLAGS, kind_of
+from tracekit.docstrings import meanings, prose
 from tracekit.exports import EXPORTS
 from tracekit.figures import Figure, columns_of
 from tracekit.formats import COUNTS, FORMATS

@@ -38,7 +38,15 @@ class Run:
     def loads(self):
         """The run for the oracles; layers without a row in a pass load nothing."""
         return [
-            Load(turn, number, decode, layer, tuple(e for row in rows for e in row))
+            Load(
+                turn,
+                number,
+                decode,
+                layer,
+                tuple(e for row in rows for e in row),
+                tuple(rows),
+                self.n_expert,
+            )
             for number, (turn, decode, _, layers) in enumerate(self.passes)
             for layer, rows in sorted(layers.items())
             if rows

@@ -288,7 +288,10 @@ def with_another_future(batches, b, rng):
     weights[np.isnan(batches.weights) != np.isnan(weights)] = 0.5
     weights[np.isnan(batches.weights)] = np.nan
     guesses = Guesses(guessed, batches.guesses.weights)
-    return replace(batches, keys=keys, weights=weights, guesses=guesses)
+    rows, first = batches.rows.copy(), batches.row_start[b]
+    layers = np.repeat(batches.layer, np.diff(batches.row_start))[first:, None]
+    rows[first:] = renamed[layers * n_expert + rows[first:]] % n_expert
+    return replace(batches, keys=keys, weights=weights, guesses=guesses, rows=rows)
 
 
 def without_future(batches, b):
@@ -323,13 +326,15 @@ def then_asked_for(batches, b, key):
         "step": past.step[-1] + 1,
         "phase": PREFILL,
         "weights": np.nan,
+        "row_start": past.row_start[-1] + 1,
     }
     columns = {name: getattr(past, name) for name in last}
     longer = {name: np.append(c, c.dtype.type(last[name])) for name, c in columns.items()}
     one_more = ((0, 1), (0, 0))
     keys = np.pad(past.guesses.keys, one_more, constant_values=-1)
     guesses = Guesses(keys, np.pad(past.guesses.weights, one_more, constant_values=np.nan))
-    return replace(past, **longer, guesses=guesses)
+    row = np.full((1, past.rows.shape[1]), key % past.n_expert, past.rows.dtype)
+    return replace(past, **longer, rows=np.concatenate([past.rows, row]), guesses=guesses)
 
 
 @pytest.mark.parametrize("spec", [s for s in CELLS if not POLICIES.find(s).offline])

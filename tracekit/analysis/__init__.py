@@ -8,6 +8,7 @@ own, so that a table written to a file still says everything. `tracekit.plots` d
 
 from tracekit.analysis.accuracy import accuracy_by_horizon, accuracy_by_layer, recall_by_named
 from tracekit.analysis.budget import default_budget
+from tracekit.analysis.closure import closures
 from tracekit.analysis.concentration import routing_concentration
 from tracekit.analysis.curves import hit_rate_curves
 from tracekit.analysis.gains import hit_rate_gains
@@ -21,6 +22,7 @@ from tracekit.analysis.working_set import working_set
 __all__ = [
     "accuracy_by_horizon",
     "accuracy_by_layer",
+    "closures",
     "default_budget",
     "expert_popularity",
     "hit_rate_curves",

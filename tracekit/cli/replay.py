@@ -1,6 +1,5 @@
 """``tracekit replay``: replay a trace through cache policies, and score predictors on it."""
 
-import difflib
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,6 +8,7 @@ import typer
 
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
+from tracekit.cli.names import find_class
 from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     BypassOption,
@@ -30,7 +30,6 @@ from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
 if TYPE_CHECKING:
-    from tracekit.registry import Registry
     from tracekit.replaying import ReplayResult
     from tracekit.scoring import PredictResult
 
@@ -195,27 +194,14 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
     UsageError
         A name is neither a policy nor a predictor; the sentence gives the nearest match.
     """
-    from tracekit.policies import POLICIES
+    from tracekit.policies import POLICIES, Policy
 
     if all(name in POLICIES for name in names):
         return list(names), []
-    from tracekit.predictors import PREDICTORS
-
-    policies, predictors = [], []
+    policies: list[str] = []
+    predictors: list[str] = []
     for name in names:
-        if name in POLICIES:
-            policies.append(name)
-        elif name in PREDICTORS or _is_own(name, PREDICTORS):
-            predictors.append(name)
-        elif ":" in name:
-            policies.append(name)
-        elif "@" in name:
-            PREDICTORS.find(name)  # raises, and says how parameters are given here
-        else:
-            known = [cls.name for kind in (POLICIES, PREDICTORS) for cls in kind]
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else "`tracekit policies` lists them."
-            raise UsageError(f"No policy or predictor is called {shown(name)}; {hint}")
+        (policies if issubclass(find_class(name), Policy) else predictors).append(name)
     return policies, predictors
 
 
@@ -247,14 +233,6 @@ def _dynamic_and_static(policies: Sequence[str]) -> dict[str, list[str]]:
     if not lossy:
         raise UsageError("--static is for policies that drop experts, such as drop-cold; add one.")
     return {f"{name}.static": ["false", "true"] for name in lossy}
-
-
-def _is_own(name: str, registry: "Registry[Any]") -> bool:
-    """Say whether `name` is ``module:Class``, and that class fits `registry`."""
-    try:
-        return ":" in name and bool(registry.find(name))
-    except UsageError:
-        return False
 
 
 def _write(

@@ -23,6 +23,7 @@ from tracekit.plots.popularity import plot_popularity, plot_popularity_sorted
 from tracekit.plots.reuse import plot_reuse
 from tracekit.plots.working_set import plot_working_set
 from tracekit.plots.overlap import plot_overlap
+from tracekit.plots.closure import plot_closure
 from tracekit.plots.concentration import plot_concentration
 from tracekit.plots.pinning import plot_pinning
 from tracekit.plots.timeline import plot_timeline
@@ -33,6 +34,7 @@ from tracekit.plots.caption import add_caption, caption
 __all__ = [
     "add_caption",
     "caption",
+    "plot_closure",
     "plot_concentration",
     "plot_curves",
     "plot_gains",

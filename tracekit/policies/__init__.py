@@ -21,6 +21,7 @@ from tracekit.policies.belady import Belady
 from tracekit.policies.bound import Bound
 from tracekit.policies.drop_cold import DropCold
 from tracekit.policies.fewer_experts import FewerExperts
+from tracekit.policies.follow import Follow
 from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
@@ -42,6 +43,7 @@ __all__ = [
     "Cell",
     "DropCold",
     "FewerExperts",
+    "Follow",
     "Guesses",
     "LayerLFU",
     "LayerLRU",

@@ -5,8 +5,8 @@ or what is made of the cells.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from tracekit.figures import Figure
 from tracekit.kernels import kernel
+from tracekit.policies.answers import Cell as Cell
+from tracekit.policies.answers import Limit as Limit
 from tracekit.registry import Registry
 from tracekit.trace.schema import DECODE
 
@@ -179,6 +181,20 @@ class Batches:
         np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
         return np.asarray(decode & (self.pass_id > first_pass[turn]))
 
+    def routing_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return `rows` and `row_start`, for a policy that learns from every token.
+
+        Raises
+        ------
+        ValueError
+            These batches do not carry the rows of each batch; those of a trace do.
+        """
+        if self.rows is None or self.row_start is None or len(self.row_start) != len(self) + 1:
+            raise ValueError("a policy that learns from every token takes batches with their rows")
+        rows = np.ascontiguousarray(self.rows).view()
+        rows.flags.writeable = False  # as of a trace on disk: kernels are compiled for one type
+        return rows, self.row_start
+
     def lookups_in(self, which: np.ndarray) -> np.ndarray:
         """Return the positions of the lookups of the batches `which`, int64 [N']."""
         return _positions(self.batch_start, which)
@@ -237,60 +253,6 @@ def _next_use(keys: np.ndarray, n_keys: int) -> np.ndarray:
     return next_use
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """What one policy did at one budget.
-
-    Attributes
-    ----------
-    budget_bytes : int
-    hits : int32 [B]
-        Hits of each batch.
-    resident_bytes : int64 [B]
-        Resident size after each batch's eviction.
-    lookups : int32 [B] or None
-        Lookups of each batch; None if they are ``Batches.lookups``: the policy is not lossy.
-    read_bytes : int64 [B] or None
-        Bytes read for each batch; None if ``misses × expert_bytes``: the policy reads nothing ahead.
-    prefetched : int32 [B] or None
-        Hits of each batch that are due to a read ahead; None if the policy reads nothing ahead.
-    hit : bool [N] or None
-        Whether each lookup hit, in the order of ``Batches.keys``; only when `simulate` was asked.
-    counters : mapping
-        The policy's own totals, by the names in ``Policy.counters``; None: there is no figure.
-    """
-
-    budget_bytes: int
-    hits: np.ndarray
-    resident_bytes: np.ndarray
-    lookups: np.ndarray | None = None
-    read_bytes: np.ndarray | None = None
-    prefetched: np.ndarray | None = None
-    hit: np.ndarray | None = None
-    counters: Mapping[str, int | float | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Proven limits at one budget: totals, without a run behind them.
-
-    Attributes
-    ----------
-    budget_bytes : int
-    hits, hits_decode : int
-        No policy of the class that is bounded has more hits, of all lookups and of those of decode
-        batches.
-    read_bytes, read_bytes_decode : int
-        No such policy reads fewer bytes.
-    """
-
-    budget_bytes: int
-    hits: int
-    hits_decode: int
-    read_bytes: int
-    read_bytes_decode: int
-
-
 @dataclass(frozen=True)
 class NoParams:
     """The parameters of a policy that has none."""
@@ -337,6 +299,8 @@ class Policy(ABC):
         does.
     legend : tuple of str
         Lines under a table that explain its counters to a reader of the table.
+    pseudo_code : str
+        The rule for whoever writes it into an engine; empty if the docstring says it all.
     """
 
     name: ClassVar[str]
@@ -353,6 +317,7 @@ class Policy(ABC):
     gives_limits: ClassVar[bool] = False
     counters: ClassVar[tuple[Figure, ...]] = ()
     legend: ClassVar[tuple[str, ...]] = ()
+    pseudo_code: ClassVar[str] = ""
 
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
@@ -364,6 +329,25 @@ class Policy(ABC):
         None: it reads nothing ahead, or more than that.
         """
         return None
+
+    @property
+    def requires(self) -> str:
+        """What an engine that runs it has to know besides what the cache has seen, in words."""
+        if self.offline:
+            return "the future"
+        return "a predictor" if self.needs_predictor else "nothing"
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        """Return what an engine keeps besides its list of residents, for a model of that shape.
+
+        Parameters
+        ----------
+        n_layers : int
+            MoE layers.
+        n_expert, top_k : int
+        """
+        return ()
 
     @abstractmethod
     def simulate(

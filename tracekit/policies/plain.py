@@ -1,7 +1,7 @@
 """A policy of one's own in plain Python: it chooses the victim, and the accounting is done here."""
 
 from abc import abstractmethod
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tracekit.trace.errors import UsageError
 
 
 class PlainPolicy(Policy):
-    """Derive from it and write `victim`; write `start` and `touch` if there is state to keep.
+    """Derive from it and write `victim`; write `start`, `touch` and `end_batch` if there is state.
 
     Plain Python takes microseconds where a kernel takes nanoseconds. That is fast enough to try an
     idea on a recorded run.
@@ -50,6 +50,17 @@ class PlainPolicy(Policy):
     def touch(self, key: int, now: int, hit: bool) -> None:
         """Note that batch `now` looked up `key`; its layer is ``key // batches.n_expert``."""
 
+    def end_batch(self, layer: int, rows: Sequence[Sequence[int]]) -> None:
+        """Note that a batch has run, after its touches and before the first `victim`.
+
+        Parameters
+        ----------
+        layer : int
+            Index among the MoE layers.
+        rows : sequence of sequence of int
+            The experts of each token of the batch, in slot order: also those of a prompt's tokens.
+        """
+
     @abstractmethod
     def victim(self, evictable: Collection[int]) -> int:
         """Choose the key to evict.
@@ -78,6 +89,8 @@ class PlainPolicy(Policy):
         key_bytes = batches.key_bytes.tolist()
         keys = batches.keys.tolist()
         batch_start = batches.batch_start.tolist()
+        layers = batches.layer.tolist()
+        rows, row_start = batches.routing_rows()
         residents: dict[int, None] = {}  # least recently touched first
         used = 0
         self.start(batches)
@@ -94,6 +107,7 @@ class PlainPolicy(Policy):
                 if per_lookup:
                     hit[start + place] = is_hit
                 self.touch(key, b, is_hit)
+            self.end_batch(layers[b], rows[row_start[b] : row_start[b + 1]].tolist())
             if batches.bypass:
                 residents.update(dict.fromkeys(batch))
             while used > budget and residents:
