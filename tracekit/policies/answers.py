@@ -1,4 +1,4 @@
-"""What a policy answers at each budget: a run, or proven limits without one.
+"""What a policy answers: at each budget a run or proven limits, and of itself what state it has.
 
 Nothing here knows a policy.
 """

@@ -16,6 +16,7 @@ from tracekit.figures import Figure
 from tracekit.kernels import kernel
 from tracekit.policies.answers import Cell as Cell
 from tracekit.policies.answers import Limit as Limit
+from tracekit.policies.answers import StateArray as StateArray
 from tracekit.registry import Registry
 from tracekit.trace.schema import DECODE
 
