@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 from itertools import pairwise
 
 import acting_reference  # noqa: F401  # files its oracles
+import classic_reference  # noqa: F401
 import numpy as np
 import pytest
 from cache_runs import EXAMPLES, cases, long_case
@@ -28,7 +29,16 @@ from policy_replays import (
 from reference import ORACLES
 
 from tracekit.figures import Unit
-from tracekit.policies import POLICIES, Bound, Cell, Guesses, Limit, Policy, load_policy
+from tracekit.policies import (
+    POLICIES,
+    Bound,
+    Cell,
+    Guesses,
+    Limit,
+    Policy,
+    Popularity,
+    load_policy,
+)
 from tracekit.replaying import build_batches
 from tracekit.trace import synthesize
 from tracekit.trace.schema import DECODE, PREFILL
@@ -391,6 +401,7 @@ def test_threads_change_nothing(spec):
         batches,
         weights=rng.random(len(batches.keys)).astype(np.float32),
         guesses=Guesses(guessed.astype(np.int32), np.full(guessed.shape, 0.5, np.float32)),
+        popularity=Popularity(rng.integers(0, 9, (1, batches.n_keys))),
     )
     policy = load_policy(spec, PARAMS.get(spec))
     budgets = [np.array([batches.bank_bytes * share // 16]) for share in range(16)]

@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from cli_helpers import run
 from pages import ROOT, WRITTEN, check_shown, commands, links, shown_outputs, words_of
@@ -40,6 +41,25 @@ def test_the_figures_of_the_first_page_are_those_of_a_replay() -> None:
     )
     found = [f"{100 * record['hit_rate_decode']:.1f}" for record in (lru, dropped, kept)]
     assert list(shown) == found
+
+
+def test_the_first_table_is_that_of_the_study() -> None:
+    frame = pd.read_csv(ROOT / "replays" / "policies.csv")
+    shown = re.findall(r"^\|[^|]*\| ([\d.]+) MiB, .*", README, re.MULTILINE)
+    assert len(shown) == 3
+    lines = re.findall(r"^\|[^|]*\| [\d.]+ MiB, [^|]*\|(.*)\|$", README, re.MULTILINE)
+    for trace, mib, line in zip(("tiny", "qwen", "gptoss"), shown, lines, strict=True):
+        rows = frame[(frame["trace"] == trace) & (frame["cache_mib"].sub(float(mib)).abs() < 0.01)]
+        rates = rows.set_index("policy")["hit_rate_decode"]
+        found = [f"{100 * rates[name]:.1f}" for name in ("lru", "lrfu", "follow", "belady")]
+        assert re.findall(r"[\d.]+(?= %)", line) == found
+    closed = frame.groupby("policy")["mean_closure"].unique()
+    for policy, sentence in (
+        ("follow", r"it closes (\d+), (\d+) and (\d+) % of the way"),
+        ("lrfu", r"LRFU (\d+), (\d+) and\s(\d+) %"),
+    ):
+        (figures,) = re.findall(sentence, README)
+        assert list(figures) == [f"{100 * mean:.0f}" for mean in closed[policy]]
 
 
 def test_the_first_command_runs() -> None:

@@ -109,7 +109,7 @@ def test_a_rate_without_lookups_is_null():
 
 def test_a_trace_without_a_routing_has_no_rates():
     trace = Run(sizes={1: 10, 3: 20}, n_expert=4, top_k=2, passes=()).trace()
-    names = [cls.name for cls in POLICIES if not cls.needs_predictor]
+    names = [cls.name for cls in POLICIES if not (cls.needs_predictor or cls.needs_popularity)]
     result = replay(trace, names, cache_bytes=[0, 15], per_layer=True)
     for record in result.records:
         assert (record["lookups"], record["hits"], record["read_bytes"]) == (0, 0, 0)
@@ -286,6 +286,7 @@ def test_the_json_is_plain_and_complete():
         "train": None,
         "skip": 0,
         "warm": None,
+        "pin_from": None,
     }
     assert data["provenance"]["trace_digest"] == TRACE.digest
     assert data["provenance"]["tracekit"] == tracekit.__version__

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ from tracekit.cli.options import (
     WarmOption,
 )
 from tracekit.cli.output import Output, flat_records
+from tracekit.datasets import resolve
 from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
@@ -101,6 +103,16 @@ def replay(
     train: TrainOption = None,
     skip: SkipOption = 0,
     warm: WarmOption = None,
+    pin_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--pin-from",
+            metavar="FILE",
+            parser=resolve,
+            help="Take the experts to pin from this file, which counts how often each was used. "
+            "Default: learned as --train says.",
+        ),
+    ] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
     format: FormatOption = None,
@@ -115,7 +127,7 @@ def replay(
     were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(console, output, format, force, inputs=[trace, train, warm])
+    destination = Output(console, output, format, force, inputs=[trace, train, warm, pin_from])
     budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
     budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
     slots = options.cache_slots(cache_slots) if cache_slots else None
@@ -162,6 +174,7 @@ def replay(
                 train=learned_on,
                 skip=skip,
                 warm=warmed_by,
+                pin_from=pin_from,
                 progress=progress,
             )
     if predictors:

@@ -8,8 +8,9 @@ from tracekit.figures import Figure, Unit
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Guesses, Policy, register
 from tracekit.policies.cells import cells_of
+from tracekit.policies.follow_acting import run_on_follow
 from tracekit.policies.recency import append, append_cold, empty_lists, pop_cold, unlink
-from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND, guesses_in
+from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND, check_base, guesses_in
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
@@ -32,14 +33,18 @@ class PrefetchParams:
     drop_frac : float
         F: a predicted expert with a predicted weight below F / k is not read ahead, because
         drop-cold at F would not read it either. The best prediction is always read. 0: no limit.
+    base : str
+        What evicts and makes room: ``lru``, or ``follow``.
     """
 
     predictor: str = "stale-gate"
     horizon: int = 2
     spec_max: int = 2
     drop_frac: float = 0.0
+    base: str = "lru"
 
     def __post_init__(self) -> None:
+        check_base(self.base)
         if self.spec_max < 0:
             raise ValueError("spec_max must be 0 or more")
         if not self.drop_frac >= 0:
@@ -56,6 +61,9 @@ class Prefetch(Policy):
     prediction names. If they do not suffice, nothing is evicted and the read is skipped. A read
     ahead was useful if the expert is hit before it is evicted, otherwise it was wasted:
     ``read_bytes = demand_bytes + speculative_useful_bytes + speculative_wasted_bytes``.
+
+    With ``base=follow`` the policy `follow` evicts, and room is made from what is worth least to it. A
+    predicted expert is worth 1, as if its use were certain, until its layer has run.
 
     With guesses that come true it is of the class that `BoundAhead` bounds. A wrong guess that stays
     and is hit later (``speculative_late``) lies outside that class.
@@ -84,8 +92,8 @@ class Prefetch(Policy):
     )
     legend = (
         "reading ahead: every such read is taken to arrive in time; useful: hit before it was "
-        "evicted; late: useful, but not hit by the next load; skipped: no room; evicted by speculation: residents that made room; demand "
-        "decode: what decoded tokens still wait for",
+        "evicted; late: useful, but not hit by the next load; skipped: no room; evicted by "
+        "speculation: residents that made room; demand decode: what decoded tokens still wait for",
         PROMOTED_LEGEND,
     )
     params: PrefetchParams
@@ -104,23 +112,30 @@ class Prefetch(Policy):
         def run(cell: Cell, hit: np.ndarray) -> Cell:
             read_bytes = np.empty(len(batches), np.int64)
             prefetched = np.empty(len(batches), np.int32)
-            totals = _prefetch(
-                batches.keys,
-                batches.batch_start,
-                batches.key_bytes,
-                is_decode,
-                batches.counted,
-                guesses.keys,
-                wanted,
-                min(self.params.spec_max, batches.top_k),
-                cell.budget_bytes,
-                batches.bypass,
-                cell.hits,
-                cell.resident_bytes,
-                read_bytes,
-                prefetched,
-                hit,
-            )
+            spec_max = min(self.params.spec_max, batches.top_k)
+            totals: tuple[int | np.int64, ...]
+            if self.params.base == "follow":
+                totals = run_on_follow(
+                    batches, guesses, wanted, spec_max, cell, read_bytes, prefetched, hit
+                )
+            else:
+                totals = _prefetch(
+                    batches.keys,
+                    batches.batch_start,
+                    batches.key_bytes,
+                    is_decode,
+                    batches.counted,
+                    guesses.keys,
+                    wanted,
+                    spec_max,
+                    cell.budget_bytes,
+                    batches.bypass,
+                    cell.hits,
+                    cell.resident_bytes,
+                    read_bytes,
+                    prefetched,
+                    hit,
+                )
             demand, useful_bytes, reads, useful, late, skipped, evicted, promoted = map(int, totals)
             read = int(read_bytes[batches.counted].sum())
             counters = {
@@ -155,9 +170,9 @@ class Prefetch(Policy):
 
 
 # The list of `retention`, and on each entry that was read ahead and not hit since, after which batch
-# that was. To make room, the walk from the cold end first only adds up the bytes that it may take, leaving out the
-# batch's keys and the predicted ones; it evicts if they suffice. The best prediction is read
-# first, so the next one stands colder than it.
+# that was. To make room, the walk from the cold end first only adds up the bytes that it may take,
+# leaving out the batch's keys and the predicted ones; it evicts if they suffice. The best prediction
+# is read first, so the next one stands colder than it.
 @kernel
 def _prefetch(
     keys: np.ndarray,

@@ -8,6 +8,7 @@ from tracekit.figures import Figure, Unit
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Guesses, Policy, register
 from tracekit.policies.cells import cells_of
+from tracekit.policies.follow_acting import run_on_follow
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 from tracekit.trace.schema import DECODE
 
@@ -26,10 +27,16 @@ class RetentionParams:
     horizon : int
         How many MoE layers ahead the predictor looks. At 2 the guess for the next layer is
         complete while this layer runs, so an engine has it in hand when it evicts.
+    base : str
+        What evicts: ``lru``, or ``follow``.
     """
 
     predictor: str = "stale-gate"
     horizon: int = 2
+    base: str = "lru"
+
+    def __post_init__(self) -> None:
+        check_base(self.base)
 
 
 @register
@@ -37,12 +44,14 @@ class Retention(Policy):
     """LRU; after a decode batch, the residents predicted for the next routed layer become recent.
 
     Nothing is read or looked up for this, so it changes only what is evicted. The best prediction
-    becomes the most recent. With ``--bypass`` a batch that is larger than the budget leaves what
+    becomes the most recent. With ``base=follow`` the policy `follow` evicts. To it a predicted expert
+    is worth 1, as if its use were certain, from the eviction after this batch until its layer has
+    run. With ``--bypass`` a batch that is larger than the budget leaves what
     fits, as in LRU.
     """
 
     name = "retention"
-    summary = "LRU; residents predicted for the next layer become recent"
+    summary = "LRU, or follow; residents predicted for the next layer become recent"
     Params = RetentionParams
     needs_predictor = True
     can_bypass = True
@@ -57,6 +66,11 @@ class Retention(Policy):
         is_decode = batches.phase == DECODE
 
         def run(cell: Cell, hit: np.ndarray) -> Cell:
+            if self.params.base == "follow":
+                read, ahead = np.empty(len(batches), np.int64), np.empty(len(batches), np.int32)
+                wanted = np.zeros(guesses.keys.shape, np.bool_)
+                *_, kept = run_on_follow(batches, guesses, wanted, 0, cell, read, ahead, hit)
+                return replace(cell, counters={PROMOTED.name: int(kept)})
             promoted = _retention(
                 batches.keys,
                 batches.batch_start,
@@ -73,6 +87,12 @@ class Retention(Policy):
             return replace(cell, counters={PROMOTED.name: int(promoted)})
 
         return cells_of(batches, budgets, per_lookup, run)
+
+
+def check_base(base: str) -> None:
+    """Refuse, with a ValueError, a policy that retention and prefetch cannot stand on."""
+    if base not in ("lru", "follow"):
+        raise ValueError("base must be lru or follow")
 
 
 def guesses_in(batches: Batches) -> Guesses:

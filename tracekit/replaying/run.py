@@ -4,12 +4,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tracekit.arguments import names_in, whole
 from tracekit.figures import MIB
+from tracekit.formats import ExpertCounts
 from tracekit.policies import Bound, Cell, Policy, load_policies
 from tracekit.policies.bound import bound_of
 from tracekit.replaying.agreement import verified
@@ -19,6 +21,7 @@ from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.counting import Counted, without_first
 from tracekit.replaying.inputs import Runnable, runnable
 from tracekit.replaying.notes import notes, other_cache_than_recorded, unranked
+from tracekit.replaying.popularity import counts_for
 from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
@@ -51,6 +54,7 @@ def replay(
     train: Trace | None = None,
     skip: int = 0,
     warm: Trace | None = None,
+    pin_from: ExpertCounts | str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -103,6 +107,9 @@ def replay(
         A trace of the same model that is replayed first, under the same policy and budget, and
         counts in no figure: it fills the cache. A policy that acts on a prediction does so there
         too.
+    pin_from : ExpertCounts, str or Path, optional
+        How often each expert was used, or a file that says so: policies such as `pin` go by these
+        counts and not by what they would learn.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -114,10 +121,11 @@ def replay(
     Raises
     ------
     UsageError
-        A policy or parameter is unknown, a number is out of its range, there is nothing to
-        validate against, or `skip` leaves nothing to count.
+        A policy or parameter is unknown, a number is out of its range, there is nothing to validate
+        against, no policy goes by `pin_from`, or `skip` leaves nothing to count.
     TraceError
-        The sizes of only some layers' experts are known, or `warm` is of another model.
+        The sizes of only some layers' experts are known, or `warm` or `pin_from` is of another
+        model.
     MissingDataError
         No policy can run on this trace. Or a size in MiB or bytes, or a rate of flash, is given, and
         the sizes of experts are not known.
@@ -138,6 +146,7 @@ def replay(
         from tracekit.scoring.usable import check_training  # it loads all predictors
 
         check_training(trace, train)
+    counts = counts_for(pin_from, trace, loaded)
     lossy = any(policy.lossy for policy in loaded)
     batches = build_batches(trace, lossy, bool(bypass), equal_sizes=True)
     if flash_mib_s is not None and not batches.sized:
@@ -157,7 +166,7 @@ def replay(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(batches, trace.budget_bytes, *sizes)
-    chosen, left_out = runnable(loaded, trace, batches, seed, train, first)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to its bound is part of every row, so the bounds are always replayed.
@@ -210,6 +219,7 @@ def replay(
         "train": None if train is None else train.name,
         "skip": skip,
         "warm": None if warm is None else warm.name,
+        "pin_from": None if counts is None else counts.name,
     }
     return ReplayResult(
         rows=rows,

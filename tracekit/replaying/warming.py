@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Guesses
+from tracekit.policies.base import Batches, Guesses, Popularity
 from tracekit.replaying.batches import build_batches
 from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError
@@ -76,6 +76,7 @@ def warmed_by(warm: Batches, batches: Batches) -> Batches:
         phase=np.concatenate([warm.phase, batches.phase]),
         weights=_both(warm.weights, batches.weights),
         guesses=_all_guesses(warm.guesses, batches.guesses),
+        popularity=_all_popularity(warm, batches),
         rows=_both(warm.rows, batches.rows),
         row_start=_starts(warm.row_start, batches.row_start),
         warming=np.arange(len(warm) + len(batches)) < len(warm),
@@ -110,6 +111,21 @@ def _all_guesses(first: Guesses | None, second: Guesses | None) -> Guesses | Non
     if first.weights is not None and second.weights is not None:
         weights = _stacked([first.weights, second.weights], width, np.nan)
     return Guesses(_stacked([first.keys, second.keys], width, -1), weights)
+
+
+def _all_popularity(warm: Batches, batches: Batches) -> Popularity | None:
+    """Return what was popular for each turn of both."""
+    if warm.popularity is None or batches.popularity is None:
+        return None
+    turns = [np.unique(part.turn) for part in (warm, batches)]
+    counts = [
+        part.popularity.counts[part.popularity.row_of(of_part)]
+        for part, of_part in zip((warm, batches), turns, strict=True)
+        if part.popularity is not None
+    ]
+    return Popularity(
+        np.concatenate(counts), np.concatenate([turns[0] - warm.turn.max() - 1, turns[1]])
+    )
 
 
 def _stacked(parts: Sequence[np.ndarray], width: int, fill: float) -> np.ndarray:

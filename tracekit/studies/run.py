@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.analysis.closure import closures
 from tracekit.figures import csv_cell, printable, settings
-from tracekit.policies import POLICIES
+from tracekit.policies import POLICIES, load_policies
 from tracekit.policies.bound import PRICES
 from tracekit.replaying import replay
 from tracekit.scoring import predict
@@ -177,6 +178,8 @@ def _run(
         return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
+    if run.closures:
+        return [_ranked(trace, run, cache_bytes)]
     params = {"bound.prices": PRICES, **run.params}
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
     results = []
@@ -207,6 +210,19 @@ def _run(
         frame["seed"] = pd.Series(seeds, frame.index, dtype=object)
         results.append((frame, result.notes))
     return results
+
+
+def _ranked(trace: Trace, run: Run, cache_bytes: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the closures of the policies of a run, and what was left out."""
+    frame = closures(
+        trace,
+        load_policies(run.policies, run.params, run.seeds[0]),
+        cache_mib=run.cache_mib or None,
+        cache_fraction=run.cache_fraction or None,
+        cache_bytes=list(cache_bytes) or None,
+        bypass=run.bypass,
+    )
+    return frame.assign(params=frame["params"].map(settings)), frame.attrs["notes"]
 
 
 def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:

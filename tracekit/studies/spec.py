@@ -65,6 +65,9 @@ class Run:
     warm : str
         Name of a trace that is replayed first and does not count, as with ``--warm``. The run then
         names its other traces.
+    closures : bool
+        Rank the policies: each row says how much of the way from LRU to Belady its policy closes, with
+        intervals (`tracekit.analysis.closures`), instead of the other figures of a replay.
     seeds : list of int
         A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
@@ -83,6 +86,7 @@ class Run:
     cache_cycles: list[float] = field(default_factory=list)
     cache_slots: list[int] = field(default_factory=list)
     bypass: bool = False
+    closures: bool = False
     skip: int = 0
     warm: str = ""
     seeds: list[int] = field(default_factory=lambda: [0])
@@ -231,7 +235,12 @@ def _check_run(run: Run, traces: Collection[str], where: str) -> None:
         )
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
-    for name in ("bypass", "skip", "warm"):
+    for name in ("skip", "warm", "cache_slots"):
+        if run.closures and getattr(run, name):
+            raise UsageError(
+                f"{where} ranks policies (closures), which takes no {name}; leave it out."
+            )
+    for name in ("bypass", "skip", "warm", "closures"):
         if getattr(run, name) and run.predictors:
             raise UsageError(
                 f"{where} scores predictors, and {name} is for policies; leave it out."
