@@ -257,7 +257,7 @@ def test_only_as_many_replays_as_the_page_has_room_for(tmp_path, monkeypatch):
     monkeypatch.setattr("tracekit.report.caching.VIEW_LOOKUPS", 0)
     page = report(open_written(tmp_path / "x.trace"))
     assert len(page.all("option")) == 3
-    assert page.says("To keep the page small, the matrix shows 3 of the 24 replays above.")
+    assert page.says("To keep the page small, the matrix shows 3 of the 28 replays above.")
 
 
 def test_more_than_256_experts_take_two_bytes(tmp_path):

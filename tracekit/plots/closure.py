@@ -73,7 +73,7 @@ def plot_closure(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
         columns.append(means["mean_closure"].to_numpy(float))
         texts.append(
             [
-                f"{_percent(mean)}\n{_percent(low)} to {_percent(high)}"
+                _with_interval(mean, low, high)
                 for mean, low, high in zip(
                     means["mean_closure"],
                     means["mean_closure_low"],
@@ -126,5 +126,11 @@ def _labels(data: pd.DataFrame) -> pd.Series:
     return data["policy"].where(variants == 1, data["policy"] + " " + params)
 
 
+def _with_interval(mean: float, low: float, high: float) -> str:
+    if np.isnan(low):
+        return _percent(mean)
+    return f"{_percent(mean)}\n{_percent(low)} to {_percent(high)}"
+
+
 def _percent(value: float) -> str:
-    return "-" if np.isnan(value) else f"{100 * value:.0f}"
+    return "-" if np.isnan(value) else str(round(100 * value))

@@ -20,7 +20,7 @@ from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
 from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, TraceError, UsageError
 
-DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
+DEFAULT_POLICIES = ("lru", "follow", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
 FRACTIONS = (0.05, 0.1, 0.25, 0.5)
 NEAR = 0.02  # a fraction so near to the recorded budget would only repeat it
 

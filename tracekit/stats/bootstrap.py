@@ -90,7 +90,8 @@ class Bootstrap:
         ratios[:, -1] = ratios[:, :-1].mean(axis=1)
         low, high = np.full(n_columns + 1, np.nan), np.full(n_columns + 1, np.nan)
         known = ~np.isnan(ratios).all(axis=0)
-        low[known], high[known] = np.nanquantile(ratios[:, known], [0.025, 0.975], axis=0)
+        if known.any():
+            low[known], high[known] = np.nanquantile(ratios[:, known], [0.025, 0.975], axis=0)
         return low, high
 
     def _drawn(self, groups: np.ndarray, quantities: Sequence[np.ndarray]) -> list[np.ndarray]:
