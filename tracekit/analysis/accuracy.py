@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracekit.arguments import as_list, names_in
+from tracekit.arguments import as_list, names_in, whole
 from tracekit.formats import as_trace
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
@@ -111,6 +111,7 @@ def accuracy_by_horizon(
         chosen = ["stale-gate"]  # so that the error says what it lacks
     if horizon is None:
         horizon = range(1, max(2, min(FURTHEST + 1, len(trace.moe_layers))))
+    horizon = [whole("horizons", h, 1) for h in as_list(horizon)]
     result = predict(trace, chosen, horizon, per_layer=False, seed=seed, jobs=jobs).frame
     columns = ["predictor", "horizon", "routings", "unscored", "slot_accuracy", "exact_rate"]
     return _noted(result[[*columns, *_INTERVAL]].copy(), notes)
