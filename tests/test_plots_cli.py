@@ -66,7 +66,9 @@ def test_several_values_of_a_parameter_are_variants(trace, tmp_path):
     assert (done.code, done.err) == (0, f"Wrote {out}.\n")
     frame = pd.read_csv(out)
     assert frame["params"].tolist() == [
-        f"predictor={name} horizon=2" for name in ("static-hot", "oracle") for _ in range(2)
+        f"predictor={name} horizon=2 base=lru"
+        for name in ("static-hot", "oracle")
+        for _ in range(2)
     ]
     assert frame["cache_bytes"].tolist() == 2 * [3 << 20, 5 << 20]
 
