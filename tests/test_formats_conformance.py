@@ -129,6 +129,13 @@ def test_only_its_own_format_recognises_a_sample(name, write):
     assert [each.name for each in own] == [name]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if not FORMATS.find(name).is_universal])
+def test_a_format_recognises_no_sample_of_another(name, write):
+    own = FORMATS.find(name)()
+    others = [other for other in SAMPLED if other != name]
+    assert [o for o in others if own.recognises(Given.of(write(SAMPLES[o], o)))] == []
+
+
 @pytest.mark.parametrize("name", OF_ONE_FILE)
 @pytest.mark.parametrize("called", ["x.trace", "x.csv", "x.gz", "x"])
 def test_the_name_of_a_file_does_not_matter(name, called, write):
@@ -328,6 +335,9 @@ HOSTILE = {
     "exponent": b"1e999999999",
     "negative": b"-1",
     "not a number": b"nan",
+    "line of a number": b"-1\n",
+    "line of a list": b"[1]\n",
+    "line of null": b"null\n",
 }
 
 
