@@ -15,7 +15,7 @@ from questions import ask_everything
 from trace_recorder import record, writer_for
 
 from tracekit.trace import Trace, TracekitError, synthesize, write_trace
-from tracekit.trace.storage import part_paths
+from tracekit.trace.rows import FileRows
 
 FILES = ("routing.parquet", "steps.parquet", "layers.parquet")
 ODD_TYPES = (
@@ -56,12 +56,13 @@ def bases(folder: Path) -> list[Content]:
 
 
 def plain(path: Path, trace: Trace) -> dict[str, pa.Table]:
-    """Read the tables of a trace once more; those of an incomplete one as far as it was read."""
+    """Read the tables of a trace once more; of an incomplete one the parts that were kept."""
     tables = {}
     for file in FILES:
-        paths = [path / file]
-        if not trace.complete and file != "layers.parquet":
-            paths = part_paths(path, file) or paths
+        rows = trace.rows(file)
+        paths = rows._paths if isinstance(rows, FileRows) else []
+        if trace.complete:
+            paths = [path / file]
         found = [pq.ParquetFile(each).read() for each in paths if each.exists()]
         if found:
             tables[file] = pa.concat_tables(found)
