@@ -114,7 +114,7 @@ def _numbers(text: str, found: list[float], most: float) -> str:
     expected = [part.strip() for part in text.split(",")]
     for part, number in zip(dict.fromkeys(expected), found, strict=True):
         if (
-            not DECIMAL.fullmatch(part.removeprefix("-0.0") or "0")
+            not DECIMAL.fullmatch(part if number else part.removeprefix("-"))
             or float(part) != number
             or not 0 <= number <= most
         ):
