@@ -10,7 +10,7 @@ from tracekit.formats.archives import damaged, opened
 from tracekit.formats.base import BOM
 from tracekit.trace import TraceError
 
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 4 << 20
 # A line of a trace has some hundred bytes; a file without any line end is none.
 MOST_LINE_BYTES = 64 << 20
 
@@ -30,7 +30,7 @@ class Lines:
         self._skipped = skipped
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield pieces of about 16 MiB that end with a line; the last may lack its line end.
+        """Yield pieces of about 4 MiB that end with a line; the last may lack its line end.
 
         Raises
         ------
