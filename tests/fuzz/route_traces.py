@@ -20,7 +20,7 @@ from questions import ask_everything
 from tracekit.formats import open_any
 from tracekit.trace import Trace, TracekitError
 
-WHOLE = re.compile(r"[ \t]*[0-9]{1,19}[ \t]*")
+WHOLE = re.compile(r"[ \t]*([0-9]{1,19}|-0+)[ \t]*")
 WEIGHT = re.compile(r"[ \t]*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?[ \t]*")
 BITS = {"turn": 31, "phase": 8, "step": 31, "layer": 15, "slot": 16, "expert": 16, "residency": 8,
         "dropped": 8, "expert_bytes": 63}  # fmt: skip

@@ -71,10 +71,11 @@ def _source(file: File, options: ImportOptions) -> Source:
         n_lines = 0
         for piece in lines.pieces():
             whole = piece.rfind(b"\n") + 1
-            if piece[whole:].strip() and not piece.rstrip().endswith(b"}"):
+            last = piece[whole:].strip()
+            if last and not last.endswith(b"}"):
                 source.cut(f"{file.path} is incomplete: its last line is cut off, and left out.")
                 piece = piece[:whole]
-            if not piece.strip():
+            if not piece or piece.isspace():
                 continue
             with damaged(str(file.path)):
                 table = arrow_json.read_json(
