@@ -10,6 +10,7 @@ from cli_helpers import run
 from mutations import SENTENCE
 from pages import ROOT
 
+from tracekit.exports import EXPORTS
 from tracekit.formats import COUNTS, FORMATS, open_any
 
 
@@ -215,8 +216,14 @@ def test_formats_are_listed():
     assert [each["name"] for each in of_json["counts"]] == [each.name for each in COUNTS]
     for cls in COUNTS:
         assert re.search(rf"^{cls.name} +\S", listed, re.MULTILINE)
+    assert [each["name"] for each in of_json["exports"]] == [each.name for each in EXPORTS]
+    to_write = listed.partition("To write:")[2]
+    for cls in EXPORTS:
+        assert re.search(rf"^{cls.name} +\S", to_write, re.MULTILINE)
+        for text in (cls.summary, " ".join(cls.endings), *cls.lacks()):
+            assert text in to_write
     rows = run("formats", "--format", "csv").out.splitlines()
-    assert len(rows) == 1 + len([*FORMATS, *COUNTS])
+    assert len(rows) == 1 + len([*FORMATS, *COUNTS, *EXPORTS])
 
 
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
