@@ -4,6 +4,8 @@ In: objects with `activations`, a list of objects with layer, token_idx, expert_
 prefill pass for each line.
 """
 
+import json
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from tracekit.formats.activations import activations
 from tracekit.formats.archives import damaged
 from tracekit.formats.base import read_bytes
 from tracekit.formats.format import Format, register
@@ -26,6 +29,7 @@ from tracekit.trace.schema import PREFILL
 
 KEY = "activations"
 _WORDS = (b'"activations"', b'"expert_idx"', b'"token_idx"')
+_LIST = re.compile(rb'"activations"\s*:\s*\[')
 _FIRST_BYTES = 4 << 20
 _ACTIVATION = pa.struct(
     [
@@ -77,6 +81,13 @@ def _source(file: File, options: ImportOptions) -> Source:
                 piece = piece[:whole]
             if not piece or piece.isspace():
                 continue
+            if (found := _read_fast(piece, n_lines)) is not None:
+                part, n_expert = found
+                if n_lines == 0 and n_expert is not None:
+                    source.model["n_expert"] = n_expert
+                n_lines = int(part.number[-1]) + 1
+                yield part
+                continue
             with damaged(str(file.path)):
                 table = arrow_json.read_json(
                     pa.BufferReader(piece),
@@ -90,6 +101,40 @@ def _source(file: File, options: ImportOptions) -> Source:
 
     source.chunks = RowReader(source, options, lines.place).chunks(rows())
     return source
+
+
+def _read_fast(piece: bytes, first_line: int) -> tuple[Rows, int | None] | None:
+    """Return the rows of lines as json.dumps writes them, and the experts of the first line.
+
+    None: something is written otherwise, and Arrow reads all of the piece.
+    """
+    parts = []
+    n_expert = None
+    lines = (line for line in piece.split(b"\n") if line and not line.isspace())
+    for number, line in enumerate(lines, first_line):
+        opening = _LIST.search(line)
+        start = opening.end() if opening else 0
+        end = line.find(b"]", start)
+        if opening is None or end < 0 or line.count(_WORDS[0]) != 1:
+            return None
+        found = activations(line[start:end])
+        try:
+            prompt = json.loads(line[:start] + line[end:])
+        except (ValueError, RecursionError):
+            return None
+        said = prompt.get("num_experts") if isinstance(prompt, dict) else None
+        is_number = isinstance(said, int) and not isinstance(said, bool) and abs(said) < 1 << 31
+        if found is None or prompt.get(KEY) != [] or not (said is None or is_number):
+            return None
+        if number == first_line:
+            n_expert = said
+        parts.append((np.full(len(found[1]), number), *found))
+    if not parts:
+        return None
+    turn, whole, weights = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
+    layer, token, experts = whole
+    phase = np.full(len(turn), PREFILL, np.uint8)
+    return Rows(layer, experts, token, turn, turn=turn, weights=weights, phase=phase), n_expert
 
 
 def _rows(file: File, table: pa.Table, first_line: int) -> Rows:
