@@ -23,15 +23,17 @@ _TENS = np.array([10.0**n for n in range(23)])
 _TAIL, _MIDDLE, _NEAR = (1 << 29) - 1, 1 << 28, 16
 # Smaller numbers have fewer bits as float32.
 _LEAST = 1e-30
+# No object with the three whole numbers is shorter.
+_LEAST_BYTES = len('{"layer":1,"token_idx":1,"expert_idx":1}')
 
 
-def activations(text: bytes) -> tuple[np.ndarray, np.ndarray] | None:
+def activations(text: bytes | memoryview) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Return the whole numbers and the weights of a list of activations.
 
     Parameters
     ----------
-    text : bytes
-        From after its opening bracket to before its closing one.
+    text : bytes or memoryview
+        From after its opening bracket; it may go on after the closing one.
 
     Returns
     -------
@@ -39,23 +41,27 @@ def activations(text: bytes) -> tuple[np.ndarray, np.ndarray] | None:
         Layers, tokens and experts.
     weights : float32 [n]
         NaN: none.
+    end : int
+        Where the closing bracket stands in the text.
     None
         It has another form, or a number that this does not read to the last bit.
     """
-    n = text.count(b"{")
-    whole = np.empty((_WEIGHT, n), np.int32)
-    weights = np.empty(n)
-    if not _parse(np.frombuffer(text, np.uint8), _NAMES, _LENGTHS, _TENS, whole, weights):
+    most = len(text) // _LEAST_BYTES + 1
+    whole = np.empty((_WEIGHT, most), np.int32)
+    weights = np.empty(most)
+    n, end = _parse(np.frombuffer(text, np.uint8), _NAMES, _LENGTHS, _TENS, whole, weights)
+    if n == 0:
         return None
+    whole, weights = whole[:, :n].copy(), weights[:n].copy()  # their ends were never touched
     tail = weights.view(np.int64) & _TAIL
     near = np.abs(tail - _MIDDLE) <= _NEAR
     small = (weights != 0) & (np.abs(weights) < _LEAST)
     if (near | small).any():
         return None
-    return whole, weights.astype(np.float32)
+    return whole, weights.astype(np.float32), end
 
 
-# `at` goes through the text; each part leaves it behind what it has read, or returns False.
+# `at` goes through the text; each part leaves it behind what it has read, or returns.
 @kernel
 def _parse(
     text: np.ndarray,
@@ -64,8 +70,11 @@ def _parse(
     tens: np.ndarray,
     whole: np.ndarray,
     weights: np.ndarray,
-) -> bool:
-    """Fill `whole` and `weights`; say whether the text is objects of numbers, all keys in each."""
+) -> tuple[int, int]:
+    """Fill `whole` and `weights`; return how many there are, and where the closing bracket stands.
+
+    No rows: the text is not objects of numbers, all keys in each.
+    """
     end = text.size
     n_keys = lengths.size
     row, at = 0, 0
@@ -73,15 +82,17 @@ def _parse(
         while at < end and text[at] == 32:
             at += 1
         if at == end:
-            return row == weights.size and row > 0
+            return 0, at
+        if text[at] == 93:  # the closing bracket
+            return row, at
         if row > 0:
             if text[at] != 44:  # a comma
-                return False
+                return 0, at
             at += 1
             while at < end and text[at] == 32:
                 at += 1
         if at == end or text[at] != 123 or row == weights.size:  # an opening brace
-            return False
+            return 0, at
         at += 1
         weights[row] = np.nan
         seen = 0
@@ -89,12 +100,12 @@ def _parse(
             while at < end and text[at] == 32:
                 at += 1
             if at == end or text[at] != 34:  # a quotation mark
-                return False
+                return 0, at
             at += 1
             start = at
             while at < end and text[at] != 34:
                 if text[at] == 92 or text[at] < 32:  # a backslash
-                    return False
+                    return 0, at
                 at += 1
             which = -1
             for each in range(n_keys):
@@ -106,7 +117,7 @@ def _parse(
                         which = each
             at += 1
             if at >= end or text[at] != 58:  # a colon
-                return False
+                return 0, at
             at += 1
             while at < end and text[at] == 32:
                 at += 1
@@ -121,9 +132,9 @@ def _parse(
                 n_digits += 1
                 at += 1
                 if n_digits > _MOST_DIGITS:
-                    return False
+                    return 0, at
             if n_digits == 0 or (n_digits > 1 and text[first] == 48):
-                return False
+                return 0, at
             is_whole = not negative
             if at < end and text[at] == 46:  # a point
                 is_whole = False
@@ -135,9 +146,9 @@ def _parse(
                     shift -= 1
                     at += 1
                     if n_digits > _MOST_DIGITS:
-                        return False
+                        return 0, at
                 if at == first:
-                    return False
+                    return 0, at
             if at < end and (text[at] == 101 or text[at] == 69):  # e, E
                 is_whole = False
                 at += 1
@@ -149,15 +160,15 @@ def _parse(
                     exponent = exponent * 10 + (text[at] - 48)
                     at += 1
                 if at == first:
-                    return False
+                    return 0, at
                 shift += -exponent if less else exponent
             if which >= 0:
                 if seen & (1 << which):
-                    return False
+                    return 0, at
                 seen |= 1 << which
                 if which == _WEIGHT:
                     if not -44 <= shift <= 22:
-                        return False
+                        return 0, at
                     value = np.float64(mantissa)
                     if shift > 0:
                         value *= tens[shift]
@@ -168,7 +179,7 @@ def _parse(
                     weights[row] = -value if negative else value
                 else:
                     if not is_whole or mantissa > _LARGEST:
-                        return False
+                        return 0, at
                     whole[which, row] = mantissa
             while at < end and text[at] == 32:
                 at += 1
@@ -177,6 +188,6 @@ def _parse(
                 continue
             break
         if at == end or text[at] != 125 or seen & 7 != 7:  # a closing brace
-            return False
+            return 0, at
         at += 1
         row += 1

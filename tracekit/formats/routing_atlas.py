@@ -110,26 +110,34 @@ def _read_fast(piece: bytes, first_line: int) -> tuple[Rows, int | None] | None:
     """
     parts = []
     n_expert = None
-    lines = (line for line in piece.split(b"\n") if line and not line.isspace())
-    for number, line in enumerate(lines, first_line):
-        opening = _LIST.search(line)
-        start = opening.end() if opening else 0
-        end = line.find(b"]", start)
-        if opening is None or end < 0 or line.count(_WORDS[0]) != 1:
+    whole_piece = memoryview(piece)
+    number, at = first_line - 1, 0
+    while opening := _LIST.search(piece, at):
+        start = opening.end()
+        end = piece.find(b"\n", start)
+        end = len(piece) if end < 0 else end
+        if (found := activations(whole_piece[start:end])) is None:
             return None
-        found = activations(line[start:end])
+        *columns, length = found
+        line = piece[at:start] + piece[start + length : end]
+        at = end
+        number += 1
         try:
-            prompt = json.loads(line[:start] + line[end:])
+            if line.count(_WORDS[0]) != 1:
+                return None
+            prompt = json.loads(line)
         except (ValueError, RecursionError):
             return None
         said = prompt.get("num_experts") if isinstance(prompt, dict) else None
         is_number = isinstance(said, int) and not isinstance(said, bool) and abs(said) < 1 << 31
-        if found is None or prompt.get(KEY) != [] or not (said is None or is_number):
+        if not isinstance(prompt, dict) or prompt.get(KEY) != []:
+            return None
+        if not (said is None or is_number):
             return None
         if number == first_line:
             n_expert = said
-        parts.append((np.full(len(found[1]), number), *found))
-    if not parts:
+        parts.append((np.full(len(columns[1]), number), *columns))
+    if not parts or piece[at:].strip():
         return None
     turn, whole, weights = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
     layer, token, experts = whole
