@@ -69,7 +69,9 @@ def _checked(name: str, value: Any) -> Any:
         return None
     if name == "mode":
         if not isinstance(value, str):
-            raise UsageError(f"mode takes a word such as 'serial' or 'overlap', not {shown(value)}.")
+            raise UsageError(
+                f"mode takes a word such as 'serial' or 'overlap', not {shown(value)}."
+            )
         return value
     if name == "lossy":
         if value not in (0, 1):

@@ -4,12 +4,14 @@ In: arrays of a user, or a trace. Out: a `Fit`, which predicts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tracekit.figures import MIB
+from tracekit.routing.residency import sizes_are_known
 from tracekit.timing.facts import RunFacts, facts_of, facts_of_trace
 from tracekit.timing.huber import huber_line
 from tracekit.timing.prediction import Prediction, predict
@@ -40,6 +42,8 @@ class Fit:
         Between runs of this configuration.
     model : ModelFacts or None
         Of the trace that it was fitted to.
+    expert_bytes : int64 [L] or None
+        Of its MoE layers, where the trace gives them.
     """
 
     times: Times
@@ -49,6 +53,7 @@ class Fit:
     facts: RunFacts
     spread: RunSpread
     model: ModelFacts | None = None
+    expert_bytes: np.ndarray | None = None
 
     @property
     def name(self) -> str:
@@ -143,7 +148,7 @@ class Fit:
         -------
         Prediction
         """
-        given = {
+        given: dict[str, Any] = {
             "ram_mib": self.facts.ram_mib if ram_mib is None else ram_mib,
             "mem_floor_mib": mem_floor_mib,
             "cache_mib": cache_mib,
@@ -152,13 +157,48 @@ class Fit:
             "lossy": lossy,
             "top_k": top_k,
         }
-        usable, unusable = {}, []
+        usable: dict[str, Any] = {}
+        unusable: list[str] = []
         for name, value in given.items():
             try:
                 usable |= facts_of({name: value}).given()
             except UsageError as error:
                 unusable.append(str(error))
         return predict(self, read_bytes, RunFacts(**usable), unusable)
+
+    def on_same_engine(self, *, cache_mib: float | None, lossy: bool, top_k: int) -> RunFacts:
+        """Return the facts of another run by the engine and on the device of this one."""
+        return replace(
+            self.facts, mem_floor_mib=None, cache_mib=cache_mib, lossy=lossy, top_k=top_k
+        )
+
+    def point_ms(self, token_cycle_bytes: int) -> float:
+        """Return what one point of hit rate is worth: the time of 1 % of the bytes of a token.
+
+        Parameters
+        ----------
+        token_cycle_bytes : int
+            Bytes that one token touches over all layers.
+        """
+        return 0.01 * token_cycle_bytes / MIB * self.b_ms_per_mib
+
+    def hidden_ms(self, useful_bytes: np.ndarray) -> np.ndarray:
+        """Return how much of the reading of each token may run beside computing, at most.
+
+        Of a layer, that is what waiting for its bytes would have cost, and no more than it computes.
+
+        Parameters
+        ----------
+        useful_bytes : [N, L]
+            Bytes of each token and MoE layer that were read ahead and hit.
+
+        Returns
+        -------
+        float64 [N]
+        """
+        slope = self.stall_ms_per_mib
+        wait = (self.b_ms_per_mib if slope is None else slope) * useful_bytes / MIB
+        return np.asarray(np.minimum(wait, max(0.0, self.a_ms) / useful_bytes.shape[1]).sum(axis=1))
 
 
 def fit(
@@ -253,6 +293,7 @@ def fit(
         facts,
         run_spread(runs),
         None if trace is None else trace.facts.model,
+        trace.expert_bytes if trace is not None and sizes_are_known(trace) else None,
     )
 
 

@@ -82,7 +82,13 @@ def per_second(ms: float | None) -> float | None:
     return None if ms is None or ms <= 0 else 1000 / ms
 
 
-def predict(fit: "Fit", read_bytes: Any, after: RunFacts, unusable: Sequence[str]) -> Prediction:
+def predict(
+    fit: "Fit",
+    read_bytes: Any,
+    after: RunFacts,
+    unusable: Sequence[str] = (),
+    hidden_ms: np.ndarray | None = None,
+) -> Prediction:
     """Predict a run; see `Fit.predict`.
 
     Parameters
@@ -93,6 +99,8 @@ def predict(fit: "Fit", read_bytes: Any, after: RunFacts, unusable: Sequence[str
         Of the run that is predicted.
     unusable : sequence of str
         Sentences about facts that were given and cannot be used.
+    hidden_ms : float64 [N], optional
+        Of the time that each token's bytes take, what runs beside computing.
     """
     read_mib, fault = _bytes(read_bytes)
     found = [Refusal(Loses.ALL, sentence) for sentence in (*unusable, *fault)]
@@ -101,8 +109,11 @@ def predict(fit: "Fit", read_bytes: Any, after: RunFacts, unusable: Sequence[str
     lost = {each.loses for each in found}
     if Loses.ALL in lost:
         return Prediction(refusals=_said(found), notes=notes)
-    typical, p95 = _quantiles(fit, read_mib)
-    mean = fit.a_ms + fit.b_ms_per_mib * float(read_mib.mean()) + float(fit.residuals.mean())
+    reading_ms = fit.b_ms_per_mib * read_mib
+    if hidden_ms is not None:
+        reading_ms = reading_ms - hidden_ms
+    typical, p95 = _quantiles(fit, reading_ms)
+    mean = fit.a_ms + float(reading_ms.mean()) + float(fit.residuals.mean())
     if not (typical > 0 and mean > 0):
         found.append(
             Refusal(Loses.ALL, "The fit gives no time above 0 for so few bytes, so none is given.")
@@ -118,7 +129,7 @@ def predict(fit: "Fit", read_bytes: Any, after: RunFacts, unusable: Sequence[str
     prediction = Prediction(
         typical_ms=typical,
         p95_ms=p95,
-        reading_share=min(1.0, fit.b_ms_per_mib * float(read_mib.mean()) / typical),
+        reading_share=min(1.0, float(reading_ms.mean()) / typical),
         extrapolated=bool(outside),
     )
     if Loses.INTERVAL not in lost:
@@ -128,8 +139,8 @@ def predict(fit: "Fit", read_bytes: Any, after: RunFacts, unusable: Sequence[str
         found.append(
             Refusal(
                 Loses.MEAN,
-                f"The slowest tokens of the calibrated run add {fit.excess_ms:.3g} ms to its mean, "
-                f"over 5 % of a typical token of {typical:.3g} ms: the mean is not given.",
+                f"The slowest tokens of {fit.name} add {fit.excess_ms:.3g} ms to its mean, more than "
+                "5 % of a typical token: the mean is not given.",
             )
         )
     else:
@@ -194,10 +205,9 @@ def _outside(fit: "Fit", read_mib: np.ndarray) -> list[Refusal]:
     ]
 
 
-def _quantiles(fit: "Fit", read_mib: np.ndarray) -> tuple[float, float]:
-    """Return the median and 95th percentile of every token's bytes with every residual."""
-    reading = fit.b_ms_per_mib * _evenly(read_mib)
-    sums = (fit.a_ms + reading[:, None] + _evenly(fit.residuals)).ravel()
+def _quantiles(fit: "Fit", reading_ms: np.ndarray) -> tuple[float, float]:
+    """Return the median and 95th percentile of every token's reading with every residual."""
+    sums = (fit.a_ms + _evenly(reading_ms)[:, None] + _evenly(fit.residuals)).ravel()
     typical, p95 = np.quantile(sums, [0.5, 0.95])
     return float(typical), float(p95)
 
