@@ -1,7 +1,7 @@
 """``tracekit compare``: is one configuration faster than another? Recordings made in turns say so."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,6 +11,9 @@ from tracekit.cli.options import ForceOption, OutputOption, QuietOption, TableOr
 from tracekit.cli.output import Output, check_file, written_whole
 from tracekit.datasets import resolve
 from tracekit.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def compare(
@@ -50,7 +53,9 @@ def compare(
     destination = Output(console, output, format, force, inputs=traces)
     if plot is not None:
         if plot.suffix.lower() not in (".png", ".svg", ".pdf"):
-            raise UsageError(f"--plot takes a name that ends in .png, .svg or .pdf, not {plot.name!r}.")
+            raise UsageError(
+                f"--plot takes a name that ends in .png, .svg or .pdf, not {plot.name!r}."
+            )
         check_file(plot, force, traces)
     from tracekit.formats import open_any
     from tracekit.timing.comparison import compare as run
@@ -60,8 +65,8 @@ def compare(
         from tracekit.plots.compare import plot_comparison
 
         with written_whole(plot) as file:
-            axes = plot_comparison(found)
-            axes.figure.savefig(file, format=plot.suffix[1:].lower(), dpi=150)
+            figure = cast("Figure", plot_comparison(found).figure)
+            figure.savefig(file, format=plot.suffix[1:].lower(), dpi=150)
         console.note(f"Wrote {plot}.")
     destination.write(
         table=found.to_text,

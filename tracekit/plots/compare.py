@@ -39,7 +39,9 @@ def plot_comparison(comparison: "Comparison", *, ax: Axes | None = None, **style
         caches = {comparison.runs[r].cache_mib for r in places} - {None}
         cache = f", {caches.pop():,.4g} MiB of cache" if len(caches) == 1 else ""
         ax.plot(
-            [r + 1 for r in places], values, **{**look, "linestyle": "", "label": name + cache, **style}
+            [r + 1 for r in places],
+            values,
+            **{**look, "linestyle": "", "label": name + cache, **style},
         )
         mean = sum(values) / len(values)
         ax.hlines(mean, 0.6, n + 0.4, color=look["color"], linestyle="--", linewidth=1)

@@ -102,7 +102,9 @@ class Comparison:
             Column("cache\nMiB", lambda r: NONE if r.cache_mib is None else f"{r.cache_mib:,.4g}"),
             Column("typical token\nms", lambda r: f"{r.typical_ms:.4g}"),
             Column("mean token\nms", lambda r: f"{r.mean_ms:.4g}"),
-            Column("read per token\nMiB", lambda r: NONE if r.read_mib is None else f"{r.read_mib:.4g}"),
+            Column(
+                "read per token\nMiB", lambda r: NONE if r.read_mib is None else f"{r.read_mib:.4g}"
+            ),
             Column("against all runs\n%", lambda r: f"{100 * r.against_all:+.1f}"),
         ]
         parts: list[Column[tuple[str, float]]] = [
@@ -247,7 +249,9 @@ def _slope(
     from tracekit.timing.fit import fit
 
     if read_mib is None:
-        return None, ["What bytes explain is not told apart: a run does not say what its tokens read."]
+        return None, [
+            "What bytes explain is not told apart: a run does not say what its tokens read."
+        ]
     try:
         fitted = fit(wall_ms=wall_ms, read_bytes=read_mib[0] * MIB)
     except UsageError as error:

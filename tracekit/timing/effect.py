@@ -1,4 +1,4 @@
-"""Two configurations, each recorded several times: by how much is one slower, and is that shown?
+"""By how much is one configuration slower than another, and is that shown? Several runs of each say so.
 
 In: the times of every token of every run. Out: an `Effect`. Nothing here knows a trace.
 
