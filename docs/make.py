@@ -24,14 +24,15 @@ from tracekit.figures import Figure, columns_of
 from tracekit.formats import COUNTS, FORMATS
 from tracekit.plots.kinds import KINDS
 from tracekit.policies import POLICIES
-from tracekit.predictors import PREDICTORS, LearnedPredictor
+from tracekit.predictors import PREDICTORS, LearnedPredictor, OnlinePredictor
 from tracekit.predictors.base import Predictor
 from tracekit.replaying import rows as replayed
 from tracekit.scoring import rows as scored
 
 HERE = Path(__file__).resolve().parent
 _IN_SHARES = (
-    "Each MoE layer keeps to an equal share of the budget, so all layers together may overrun it."
+    "Each MoE layer keeps to an equal share of the budget (with `--cache-slots`, to the same number of "
+    "experts), so all layers together may overrun it."
 )
 _NO_BYPASS = "With `--bypass` it is left out: it has no meaning there."
 NOTE = "<!-- Written by `python docs/make.py` from the code: change the code, not this page. -->"
@@ -134,7 +135,9 @@ def policies() -> str:
         "with `--param NAME.PARAMETER=VALUE`. An *online* policy is one that an engine can run; "
         "*offline*: it knows the future; *lossy*: it changes what the model computes; "
         "*speculative*: it reads experts before anything asks for them; *needs predictor*: it acts "
-        "on the guesses of a [predictor](predictors.md); *stochastic*: it draws random numbers.",
+        "on the guesses of a [predictor](predictors.md); *needs popularity*: it goes by how often each "
+        "expert was used on other turns, with `--train` on another trace, with `--pin-from` in a file of "
+        "counts; *stochastic*: it draws random numbers.",
         "Besides the [columns that every result has](columns.md), some policies give counters of "
         "their own.",
         *sections,
@@ -171,11 +174,13 @@ def _facts_of(cls: type[Predictor]) -> str:
     needs = ", ".join(f"`{name}`" for name in cls.needs) or "only the selected experts"
     facts = [
         f"columns that it needs: {needs}",
-        f"layers ahead: {'as `--horizon` says' if cls.has_horizon else 'it has no horizon'}",
+        f"layers ahead: {_ahead(cls)}",
     ]
     if issubclass(cls, LearnedPredictor):
         where = "the routings that it is scored on" if cls.in_sample else "other turns"
         facts.append(f"learned on {where}")
+    if issubclass(cls, OnlinePredictor):
+        facts.append("learned while the run goes on, prompts too; `--train` is what ran before")
     if cls.is_control:
         facts.append("a control: it must name 100 % of what the model selects")
     elif cls.knows_answer:
@@ -185,6 +190,13 @@ def _facts_of(cls: type[Predictor]) -> str:
     facts.append(f"a policy can act on it: {_yes(cls.in_time)}")
     facts.append(f"scored where no predictor is named: {_yes(cls.by_default)}")
     return "\n".join(f"- {fact}" for fact in facts)
+
+
+def _ahead(cls: type[Predictor]) -> str:
+    if not cls.has_horizon:
+        return "it has no horizon"
+    before = ", before the token has begun too (`token`)" if cls.looks_before_token else ""
+    return f"as `--horizon` says{before}"
 
 
 def _yes(holds: bool) -> str:

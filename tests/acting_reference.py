@@ -4,6 +4,7 @@ Written from their definitions, like `reference`; the cache is a list of keys, t
 longest ago first.
 """
 
+from follow_reference import Follower, f32
 from reference import Outcome, oracle
 
 
@@ -27,10 +28,17 @@ class Cache:
             self.order.remove(key)
         self.order.append(key)
 
+    def watch(self, load):
+        """See a load, after its touches and before the eviction."""
+
+    def free(self, protected):
+        """The keys that may go, in the order in which they would."""
+        return [key for key in self.order if key not in protected]
+
     def evict(self, protected):
         gone = []
         while self.used > self.budget:
-            free = [key for key in self.order if key not in protected]
+            free = self.free(protected)
             if not free:
                 break
             self.order.remove(free[0])
@@ -45,14 +53,38 @@ class Cache:
         return len(residents)
 
 
-@oracle("retention")
-def retention(loads, sizes, budget):
-    cache = Cache(sizes, budget)
+class FollowCache(Cache):
+    """A cache that evicts as `follow` does; a guess for the next layer is worth 1, as if certain."""
+
+    def __init__(self, loads, sizes, budget):
+        super().__init__(sizes, budget)
+        self.follower = Follower(loads, sizes)
+
+    def watch(self, load):
+        self.follower.watch(load)
+        if load.decode:
+            self.follower.value |= dict.fromkeys(load.guess, f32(1))
+
+    def free(self, protected):
+        return sorted(super().free(protected), key=self.follower.worth)
+
+    def promote(self, guess):
+        return sum(key in self.order for key in guess)
+
+
+def cache_of(base, loads, sizes, budget):
+    return Cache(sizes, budget) if base == "lru" else FollowCache(loads, sizes, budget)
+
+
+@oracle("retention", base=["lru", "follow"])
+def retention(loads, sizes, budget, base):
+    cache = cache_of(base, loads, sizes, budget)
     out = Outcome([], [], counters={"promoted": 0})
     for load in loads:
         out.hits.append([key for key in load.recency if key in cache.order])
         for key in load.recency:
             cache.touch(key)
+        cache.watch(load)
         cache.evict(load.protected)
         out.resident.append(cache.used)
         if load.decode:
@@ -60,34 +92,37 @@ def retention(loads, sizes, budget):
     return out
 
 
-@oracle("prefetch", spec_max=[0, 1, 9, 2], drop_frac=[0.0, 1.0, 0.5])
-def prefetch(loads, sizes, budget, spec_max, drop_frac):
+@oracle("prefetch", spec_max=[0, 1, 9, 2], drop_frac=[0.0, 1.0, 0.5], base=["lru", "follow"])
+def prefetch(loads, sizes, budget, spec_max, drop_frac, base):
     """A guess predicted to weigh less than ``drop_frac / k`` is not read ahead, but for the best."""
-    cache = Cache(sizes, budget)
-    ahead = set()  # read ahead, resident and not hit since
+    cache = cache_of(base, loads, sizes, budget)
+    ahead = {}  # read ahead, resident and not hit since: after which load
     out = Outcome([], [], read=[], prefetched=[])
     counters = dict.fromkeys(
         ("promoted", "speculative_reads", "speculative_useful", "speculative_skipped"), 0
     )
+    counters["speculative_late"] = 0
     counters |= {"evicted_by_speculation": 0, "speculative_useful_bytes": 0}
     demand = wasted = 0
 
     def leave(key):
         nonlocal wasted
         if key in ahead:
-            ahead.remove(key)
+            del ahead[key]
             wasted += cache.size(key)
 
-    for load in loads:
+    for number, load in enumerate(loads):
         hits = [key for key in load.recency if key in cache.order]
         useful = [key for key in hits if key in ahead]
-        ahead.difference_update(useful)
+        in_time = [key for key in useful if ahead.pop(key) == number - 1 and load.decode]
+        counters["speculative_late"] += len(useful) - len(in_time)
         counters["speculative_useful"] += len(useful)
         counters["speculative_useful_bytes"] += sum(map(cache.size, useful))
         read = sum(cache.size(key) for key in load.recency if key not in hits)
         demand += read
         for key in load.recency:
             cache.touch(key)
+        cache.watch(load)
         for key in cache.evict(load.protected):
             leave(key)
         if load.decode:
@@ -100,7 +135,7 @@ def prefetch(loads, sizes, budget, spec_max, drop_frac):
                 and (not drop_frac or place == 0 or not load.guess_weights[place] < least)
             ]
             for key in missing[: min(spec_max, len(load.experts))]:
-                free = [k for k in cache.order if k not in load.recency and k not in load.guess]
+                free = cache.free([*load.recency, *load.guess])
                 need = cache.used + cache.size(key) - budget
                 victims = []
                 while need > 0 and free:
@@ -114,7 +149,7 @@ def prefetch(loads, sizes, budget, spec_max, drop_frac):
                     counters["evicted_by_speculation"] += 1
                     leave(victim)
                 cache.order.insert(0, key)
-                ahead.add(key)
+                ahead[key] = number
                 read += cache.size(key)
                 counters["speculative_reads"] += 1
         out.hits.append(hits)

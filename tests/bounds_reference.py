@@ -26,12 +26,24 @@ class Instance:
         Bytes of an expert of each layer.
     n_expert : int
     budget : int
+    warm : int
+        So many batches at the beginning count in no figure.
+    skipped : tuple of int
+        Decode batches that no figure of decoded tokens counts.
     """
 
     batches: list[tuple[int, tuple[int, ...], bool]]
     sizes: list[int]
     n_expert: int
     budget: int
+    warm: int = 0
+    skipped: tuple[int, ...] = ()
+
+    def counts(self, number: int, decode_only: bool) -> bool:
+        """Say whether a batch counts, among all or among those of decoded tokens."""
+        if number < self.warm:
+            return False
+        return not decode_only or (self.batches[number][2] and number not in self.skipped)
 
     def size(self, key: int) -> int:
         return self.sizes[key // self.n_expert]
@@ -65,20 +77,24 @@ class Instance:
             n_expert=self.n_expert,
             top_k=max(counts),
             bypass=bypass,
+            warming=np.arange(n) < self.warm if self.warm else None,
+            skipped=np.isin(np.arange(n), self.skipped) if self.skipped else None,
         )
 
 
 def draw(rng: random.Random, equal: bool) -> Instance:
     """Draw a small run.
 
-    It has one to three layers and turns; prompts of wide batches, whole or in two chunks, of which
+    It has one to three layers and turns, or two or three layers, not all of one size; prompts of wide batches, whole or in two chunks, of which
     the first may leave out the last layer; decoded tokens, some of them verified several at once.
-    The budget is under one routing in a third of the runs.
+    The budget is under one routing in a third of the runs. In a third not all batches count.
     """
-    n_layers, n_expert = rng.randint(1, 3), rng.randint(2, 4)
+    n_layers, n_expert = rng.randint(1 if equal else 2, 3), rng.randint(2, 4)
     if n_layers * n_expert > 8:
         n_layers = 2
-    sizes = [1] * n_layers if equal else [rng.randint(1, 4) for _ in range(n_layers)]
+    sizes = [1] * n_layers
+    while len(set(sizes)) == 1 and not equal:
+        sizes = [rng.randint(1, 4) for _ in range(n_layers)]
     batches = []
     for _ in range(rng.randint(1, 3)):  # turns
         chunks = rng.choice([0, 1, 1, 2])
@@ -91,7 +107,13 @@ def draw(rng: random.Random, equal: bool) -> Instance:
                 batches.append((layer, keys, decode))
     under = min(sizes[layer] * len(keys) for layer, keys, _ in batches) - 1
     total = n_expert * sum(sizes)
-    return Instance(batches, sizes, n_expert, rng.randint(0, rng.choice([under, total, total])))
+    budget = rng.randint(0, rng.choice([under, total, total]))
+    warm, skipped = 0, ()
+    if rng.random() < 1 / 3:
+        warm = rng.choice([0, rng.randrange(len(batches))])
+        decode = [number for number, (_, _, decode) in enumerate(batches) if decode]
+        skipped = tuple(number for number in decode if rng.random() < 0.3)
+    return Instance(batches, sizes, n_expert, budget, warm, skipped)
 
 
 @dataclass(frozen=True)
@@ -116,14 +138,69 @@ def best(instance: Instance, bypass: bool) -> Best:
             ("bytes_decode", True, True),
         )
     }
-    asked = sum(instance.size(key) for _, keys, _ in instance.batches for key in keys)
-    asked_decode = sum(instance.size(key) for _, keys, d in instance.batches if d for key in keys)
+    asked, asked_decode = (
+        sum(
+            instance.size(key)
+            for number, (_, keys, _) in enumerate(instance.batches)
+            if instance.counts(number, decode_only)
+            for key in keys
+        )
+        for decode_only in (False, True)
+    )
     return Best(
         figures["hits"],
         figures["hits_decode"],
         asked - figures["bytes"],
         asked_decode - figures["bytes_decode"],
     )
+
+
+def best_ahead(instance: Instance, bypass: bool, most: int) -> tuple[int, int]:
+    """Try every set as `best` does, and every choice of `most` experts that are read ahead.
+
+    They are read after a decode batch, of those that the next one asks for, if that is a decode
+    batch too. What is resident then fits the budget. Returns the most hits, and those of decode.
+    """
+    following = [*instance.batches[1:], (0, (), False)]
+    wanted = [
+        keys if decode and ahead[2] else ()
+        for (_, _, decode), ahead in zip(instance.batches, following, strict=True)
+        for keys in [ahead[1]]
+    ]
+    found = []
+    for decode_only in (False, True):
+        reached: dict[frozenset[int], int] = {frozenset(): 0}
+        for number, (_, keys, _) in enumerate(instance.batches):
+            now: dict[frozenset[int], int] = {}
+            for residents, gained in reached.items():
+                value = gained + instance.counts(number, decode_only) * len(residents & {*keys})
+                for some in _left_ahead(instance, bypass, residents, keys, wanted[number], most):
+                    now[some] = max(now.get(some, -1), value)
+            reached = now
+        found.append(max(reached.values()))
+    return found[0], found[1]
+
+
+def _left_ahead(
+    instance: Instance,
+    bypass: bool,
+    residents: frozenset[int],
+    keys: tuple[int, ...],
+    wanted: tuple[int, ...],
+    most: int,
+) -> set[frozenset[int]]:
+    """Return every set that may be resident after a batch and the reads ahead that follow it."""
+    protected = frozenset() if bypass else frozenset(keys)
+    free = sorted((residents | frozenset(keys)) - protected)
+    found = set(_left(instance, bypass, residents, keys))
+    for n in range(len(free) + 1):
+        for some in map(frozenset, combinations(free, n)):
+            kept = some | protected
+            for m in range(1, most + 1):
+                for read in map(frozenset, combinations(sorted({*wanted} - kept), m)):
+                    if sum(map(instance.size, kept | read)) <= instance.budget:
+                        found.add(kept | read)
+    return found
 
 
 # From what was resident and what a batch asks for to every set that may be resident after it.
@@ -133,12 +210,12 @@ Left = Callable[[frozenset[int], tuple[int, ...]], list[frozenset[int]]]
 def _most(instance: Instance, left: Left, decode_only: bool, in_bytes: bool) -> int:
     """Return the most hits, or bytes of hits, over every sequence of resident sets."""
     reached: dict[frozenset[int], int] = {frozenset(): 0}
-    for _, keys, decode in instance.batches:
+    for number, (_, keys, _) in enumerate(instance.batches):
         now: dict[frozenset[int], int] = {}
         for residents, gained in reached.items():
             hits = [key for key in keys if key in residents]
             gain = sum(instance.size(key) for key in hits) if in_bytes else len(hits)
-            value = gained + (gain if decode or not decode_only else 0)
+            value = gained + (gain if instance.counts(number, decode_only) else 0)
             for some in left(residents, keys):
                 if now.get(some, -1) < value:
                     now[some] = value

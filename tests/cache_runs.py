@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from reference import Load
 
-from tracekit.policies import Guesses
+from tracekit.policies import Guesses, Popularity
 from tracekit.replaying import build_batches
 from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceFacts
 from tracekit.trace.columns import from_numpy
@@ -159,7 +159,7 @@ class Case:
     ----------
     run : Run
     seed : int
-        Of the weights and guesses. A guess is of the next routed layer; half of the guesses are
+        Of the weights, guesses and popularity. A guess is of the next routed layer; half of the guesses are
         right, some name fewer than k experts or none.
     bypass : bool
         What was just used may be dropped at once.
@@ -175,15 +175,29 @@ class Case:
 
     @cached_property
     def loads(self):
-        """The loads with the weights and guesses of decoded tokens."""
+        """The loads with popularity, and with the weights and guesses of decoded tokens."""
         rng = np.random.default_rng(self.seed)
-        loads = [replace(load, bypass=self.bypass) for load in self.run.loads]
+        uses = {turn: tuple(self.uses[turn].items()) for turn in self.uses}
+        loads = [replace(load, bypass=self.bypass, uses=uses[load.turn]) for load in self.run.loads]
         k = self.run.top_k
         following = loads[1:] + loads[:1]
         return [
             self._decoded(load, after, k, rng) if load.decode else load
             for load, after in zip(loads, following, strict=True)
         ]
+
+    @cached_property
+    def uses(self):
+        """How often each key was used elsewhere, for each turn."""
+        rng = np.random.default_rng(self.seed + 1)
+        return {
+            turn: {
+                (n, e): int(rng.integers(0, 4))
+                for n in self.run.layer_sizes
+                for e in range(self.run.n_expert)
+            }
+            for turn in sorted({turn for turn, *_ in self.run.passes})
+        }
 
     def _decoded(self, load, after, k, rng):
         layers = sorted(self.run.layer_sizes)
@@ -213,7 +227,18 @@ class Case:
                 n = len(load.guess)
                 keys[b, :n] = [place[layer] * self.run.n_expert + e for layer, e in load.guess]
                 predicted[b, :n] = load.guess_weights
-        return replace(batches, weights=weights, guesses=Guesses(keys, predicted))
+        known = Popularity(self._counts(batches), np.array([*self.uses], np.int32))
+        return replace(batches, weights=weights, guesses=Guesses(keys, predicted), popularity=known)
+
+    def _counts(self, batches):
+        counts = np.zeros((len(self.uses), batches.n_keys), np.int64)
+        for row, uses in zip(counts, self.uses.values(), strict=True):
+            row[:] = [
+                uses[layer, expert]
+                for layer in batches.layer_ids.tolist()
+                for expert in range(self.run.n_expert)
+            ]
+        return counts
 
 
 def cases(bypass=None, **limits):

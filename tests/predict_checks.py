@@ -15,7 +15,7 @@ import pytest
 from predict_reference import named_by_score
 from predict_traces import Toy, toy, trace_of
 
-from tracekit.predictors import LearnedPredictor, Predictor
+from tracekit.predictors import TOKEN, LearnedPredictor, OnlinePredictor, Predictor
 from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
 from tracekit.scoring import predict
@@ -37,18 +37,29 @@ class Subject:
 
     cls: type[Predictor]
     params: tuple[tuple[str, object], ...] = ()
-    horizons: tuple[int, ...] = (1, 2)
+    horizons: tuple[int | str, ...] = (1, 2)
 
     def __str__(self):
-        return " ".join([self.cls.name, *(f"{name}={value}" for name, value in self.params)])
+        when = ["before the token"] if TOKEN in self.horizons else []
+        settings = (f"{name}={value}" for name, value in self.params)
+        return " ".join([self.cls.name, *settings, *when])
 
     @property
-    def learns(self):
+    def is_taught(self):
+        """It learns on other turns."""
         return issubclass(self.cls, LearnedPredictor) and self.made(trace()).readings > 0
 
     @property
+    def is_online(self):
+        return issubclass(self.cls, OnlinePredictor)
+
+    @property
+    def learns(self):
+        return self.is_taught or self.is_online
+
+    @property
     def is_held_out(self):
-        return self.learns and not self.cls.in_sample
+        return self.is_taught and not self.cls.in_sample
 
     def made(self, of_trace, horizon=None, seed=0):
         horizon = horizon or self.horizons[0]
@@ -253,19 +264,27 @@ def blocks_change_nothing(subject, ways):
         parts = ask(subject, trace(), block_tokens=block_tokens, jobs=jobs)
         np.testing.assert_array_equal(parts.ranked, whole.ranked)
         np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-3, atol=1e-3)
+        if subject.is_online and not subject.is_taught:  # no matrix product that might round
+            np.testing.assert_array_equal(parts.scores, whole.scores)
 
 
 def looks_only_back(subject):
     """Scores do not depend on the routing that they predict, nor on any later one of the turn."""
     start = int(first_tokens()[-1])
     for horizon in subject.horizons:
-        ahead = horizon if subject.cls.has_horizon else 1
+        ahead = 1
+        if subject.cls.has_horizon:
+            ahead = N_LAYERS if horizon == TOKEN else horizon
         before = answers(subject, horizon)
         for token, layer in ((start, 0), (start + 1, 1), (start + 70, 2), (sum(TURNS) - 1, 3)):
             after = ask(subject, changed_from(token, layer), horizon)
             assert same(before, after, slice(start, token), slice(None)), "later tokens"
             known = slice(0, layer + ahead)
             assert same(before, after, token, known), f"layer {layer} of the token itself"
+        if not subject.is_taught:
+            # No turn is held out of what is learned online, so nothing later may matter at all.
+            after = ask(subject, changed_from(40, 2), horizon)
+            assert same(before, after, slice(0, 40), slice(None)), "a later turn"
 
 
 def held_out_turns_are_not_learned(subject):
@@ -307,6 +326,13 @@ def horizon_is_kept_to(subject):
     last = sum(TURNS) - 1
     for horizon in subject.horizons:
         before = answers(subject, horizon)
+        if horizon == TOKEN:
+            for layer in range(N_LAYERS):
+                after = ask(subject, changed_at(last, layer), horizon)
+                assert same(before, after, last, slice(None)), "the token itself"
+                after = ask(subject, changed_at(last - 1, layer), horizon)
+                assert not same(before, after, last, slice(None)), "the token before is not read"
+            continue
         assert not before.ranked[:, :horizon].any()
         assert before.ranked[:, horizon:].any(axis=0).all()
         for layer in range(horizon, N_LAYERS):

@@ -10,7 +10,7 @@ from tracekit.replaying import build_batches, simulate
 from tracekit.replaying.slots import DROPPED, lookup_of_slots
 from tracekit.trace import EngineFacts, Trace, synthesize
 from tracekit.trace.columns import from_numpy
-from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+from tracekit.trace.schema import DECODE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 
 BUDGET = 20 << 20
 SIZES = (3 << 18, 1 << 20, 5 << 18)
@@ -38,6 +38,21 @@ def drafted(n_tokens: int = 80, together: int = 4, seed: int = 1) -> Trace:
     return Trace.from_tables(
         trace.facts, trace.table(LAYERS_FILE), tables[ROUTING_FILE], tables[STEPS_FILE]
     )
+
+
+def rejecting(trace: Trace) -> Trace:
+    """Return `trace` with every fifth decoded token rejected, and 8 ms for each pass."""
+    steps = trace.table("steps.parquet")
+    decode = np.flatnonzero(np.asarray(steps["phase"]) == DECODE)
+    kept = np.ones(len(steps), np.bool_)
+    kept[decode[4::5]] = False
+    wall = np.full(len(steps), np.nan)
+    wall[np.append(np.diff(np.asarray(steps["pass"])) != 0, True)] = 8.0
+    for name, values in (("kept", pa.array(kept)), ("wall_ms", pa.array(wall, from_pandas=True))):
+        at = steps.schema.get_field_index(name)
+        steps = steps.set_column(at, steps.schema.field(name), values)
+    tables = (trace.table(f"{file}.parquet") for file in ("layers", "routing"))
+    return Trace.from_tables(trace.facts, *tables, steps, name="drafted")
 
 
 def _several_in_a_pass(trace: Trace, together: int) -> np.ndarray:

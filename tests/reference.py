@@ -28,6 +28,7 @@ class Load:
     weights: tuple = ()  # of the experts of a decoded token
     guess: tuple = ()  # the keys predicted for the next load, best first
     guess_weights: tuple = ()
+    uses: tuple = ()  # (key, how often it was used elsewhere), each once
     bypass: bool = False  # what it touched may be dropped at once
 
     @cached_property
@@ -184,55 +185,6 @@ def ring(loads, sizes, budget):
 
     def choose(candidates, at):
         return min(candidates, key=lambda e: (-age(e.key), -until_it_runs(e.key, at), e.accessed))
-
-    return replay(loads, sizes, budget, choose, watch)
-
-
-@oracle("follow")
-def follow(loads, sizes, budget):
-    f32 = np.float32
-    order = sorted(sizes)
-    n_layers = len(order)
-    even = f32(len(loads[0].rows[0]) / loads[0].n_expert)
-    everyone = range(loads[0].n_expert)
-    fast, slow, mean, value = (
-        {(layer, e): even for layer in order for e in everyone} for _ in range(4)
-    )
-    after, seen, last = {}, {}, {}
-
-    def token(layer, experts):
-        for i in last.get(layer, ()):
-            row = after.setdefault((layer, i), [mean[layer, e] for e in everyone])
-            seen[layer, i] = seen.get((layer, i), 0) + 1
-            rate = f32(max(0.07, 1 / (seen[layer, i] + 1)))
-            for e in everyone:
-                row[e] = row[e] * (f32(1) - rate) + (rate if e in experts else f32(0))
-        for e in everyone:
-            used = e in experts
-            fast[layer, e] = fast[layer, e] * (f32(1) - f32(0.4)) + f32(0.4) * used
-            slow[layer, e] = slow[layer, e] * (f32(1) - f32(0.04)) + f32(0.04) * used
-        last[layer] = experts
-
-    def watch(load):
-        layer = load.layer
-        for experts in load.rows:
-            token(layer, experts)
-        for e in everyone:
-            a = f32(0.2) * fast[layer, e] + (f32(1) - f32(0.2)) * slow[layer, e]
-            total = f32(0)
-            for i in last[layer]:
-                total += after[layer, i][e] if (layer, i) in after else even
-            q = min(total / f32(len(last[layer])), f32(1))
-            mean[layer, e] = a
-            value[layer, e] = q + (f32(1) - q) * (a / (f32(1) + a))
-
-    def choose(candidates, at):
-        def worth(entry):
-            layer, _ = entry.key
-            between = (order.index(layer) - order.index(loads[at].layer) - 1) % n_layers
-            return value[entry.key] * f32(2 ** (-between / n_layers)), -between, entry.accessed
-
-        return min(candidates, key=worth)
 
     return replay(loads, sizes, budget, choose, watch)
 

@@ -1,6 +1,7 @@
 """Draw the pictures of the README anew: ``python tests/screenshots.py``.
 
-Two plots and three views of the report, all of the bundled trace, into ``data/images``. Needs
+Two plots and three views of the report, all of the bundled trace, and the ranking of policies, into
+``data/images``. Needs
 what the tests need: Chromium and its driver.
 """
 
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pandas as pd
 from browser import Browser, chromium, missing
 from PIL import Image
 from selenium.webdriver import Keys
@@ -17,7 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from tracekit.formats import open_any
-from tracekit.plots import add_caption, caption
+from tracekit.plots import add_caption, caption, plot_closure
 from tracekit.plots.kinds import KINDS, Choices
 from tracekit.report import build_report
 from tracekit.trace import Trace
@@ -44,6 +46,14 @@ def draw_plots(trace: Trace, names: Sequence[str]) -> None:
         add_caption(axes, caption(trace))
         axes.figure.savefig(buffer, format="png", dpi=110)
         save(buffer.getvalue(), name)
+
+
+def draw_ranking() -> None:
+    """Draw the closures that the study of policies found."""
+    frame = pd.read_csv(IMAGES.parents[1] / "replays" / "policies.csv", keep_default_na=False)
+    buffer = io.BytesIO()
+    plot_closure(frame).figure.savefig(buffer, format="png", dpi=110)
+    save(buffer.getvalue(), "closure")
 
 
 def pick(browser: Browser, token: int, layer: int) -> None:
@@ -96,6 +106,7 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     trace = open_any(TRACE)
     draw_plots(trace, PLOTS)
+    draw_ranking()
     with TemporaryDirectory() as folder:
         draw_report(trace, Path(folder))
 

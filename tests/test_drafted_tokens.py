@@ -3,18 +3,15 @@
 import json
 from dataclasses import replace
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from cli_helpers import run
-from recorded_runs import counts_of, drafted, plain, with_residency
+from recorded_runs import counts_of, drafted, plain, rejecting, with_residency
 
 from tracekit import analysis
 from tracekit.plots import plot_read_bytes, plot_timeline
 from tracekit.replaying import replay
 from tracekit.report import overview
 from tracekit.trace import Trace, describe, write_trace
-from tracekit.trace.schema import DECODE
 
 MIB = 1 << 20
 BUDGET = 30 * MIB
@@ -26,20 +23,6 @@ def trace() -> Trace:
     trace = drafted()
     timed = with_residency(trace, None, BUDGET, counts=counts_of(trace, BUDGET))
     return rejecting(timed)
-
-
-def rejecting(trace: Trace) -> Trace:
-    steps = trace.table("steps.parquet")
-    decode = np.flatnonzero(np.asarray(steps["phase"]) == DECODE)
-    kept = np.ones(len(steps), np.bool_)
-    kept[decode[4::5]] = False
-    wall = np.full(len(steps), np.nan)
-    wall[np.append(np.diff(np.asarray(steps["pass"])) != 0, True)] = 8.0
-    for name, values in (("kept", pa.array(kept)), ("wall_ms", pa.array(wall, from_pandas=True))):
-        at = steps.schema.get_field_index(name)
-        steps = steps.set_column(at, steps.schema.field(name), values)
-    tables = (trace.table(f"{file}.parquet") for file in ("layers", "routing"))
-    return Trace.from_tables(trace.facts, *tables, steps, name="drafted")
 
 
 def test_rejected_tokens_are_no_generated_ones(trace):

@@ -9,16 +9,36 @@ from dataclasses import fields, replace
 from itertools import pairwise
 
 import acting_reference  # noqa: F401  # files its oracles
+import classic_reference  # noqa: F401
 import numpy as np
 import pytest
 from cache_runs import EXAMPLES, cases, long_case
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from policy_replays import CELLS, EVERY, PARAMS, REGISTERED, each_cell, in_all, in_layers, replays
+from policy_replays import (
+    CELLS,
+    EVERY,
+    PARAMS,
+    REGISTERED,
+    drawn_cases,
+    each_cell,
+    in_all,
+    in_layers,
+    replays,
+)
 from reference import ORACLES
 
 from tracekit.figures import Unit
-from tracekit.policies import POLICIES, Bound, Cell, Guesses, Limit, Policy, load_policy
+from tracekit.policies import (
+    POLICIES,
+    Bound,
+    Cell,
+    Guesses,
+    Limit,
+    Policy,
+    Popularity,
+    load_policy,
+)
 from tracekit.replaying import build_batches
 from tracekit.trace import synthesize
 from tracekit.trace.schema import DECODE, PREFILL
@@ -105,6 +125,23 @@ def check_cell(cell, loads, expected):
     assert set(cell.counters) == set(expected.counters)
     for name, value in expected.counters.items():
         assert cell.counters[name] == pytest.approx(value, abs=1e-6), name
+
+
+@pytest.mark.parametrize("spec", CELLS)
+def test_what_counts_changes_no_decision(spec):
+    """What warms the cache and what is skipped is replayed like all else; figures leave it out."""
+    policy = load_policy(spec, PARAMS.get(spec))
+    for case in drawn_cases():
+        number = np.arange(len(case.batches))
+        masked = replace(
+            case.batches,
+            warming=number < len(number) // 3,
+            skipped=(case.batches.phase == 1) & (number % 2 == 1),
+        )
+        cells, plain = (policy.simulate(b, np.array(case.budgets)) for b in (masked, case.batches))
+        for cell, same in zip(cells, plain, strict=True):
+            assert (cell.hits == same.hits).all()
+            assert (cell.resident_bytes == same.resident_bytes).all()
 
 
 # ---- the accounting ---------------------------------------------------------------------------
@@ -364,6 +401,7 @@ def test_threads_change_nothing(spec):
         batches,
         weights=rng.random(len(batches.keys)).astype(np.float32),
         guesses=Guesses(guessed.astype(np.int32), np.full(guessed.shape, 0.5, np.float32)),
+        popularity=Popularity(rng.integers(0, 9, (1, batches.n_keys))),
     )
     policy = load_policy(spec, PARAMS.get(spec))
     budgets = [np.array([batches.bank_bytes * share // 16]) for share in range(16)]

@@ -85,7 +85,7 @@ def test_one_layer():
     )
     result = predict(trace)
     assert {"ctrl", "prev-token", "embedding-gate"} <= set(result.config["predictors"])
-    assert sum("has only one" in note for note in result.notes) == 5
+    assert sum("has only one" in note for note in result.notes) == 8
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,15 @@ import tracekit.predictors
 from tracekit.policies import Retention
 from tracekit.predictors import (
     PREDICTORS,
+    TOKEN,
+    LayerTable,
     LearnedPredictor,
+    PassByPassPredictor,
+    PlainOnlinePredictor,
     Predictor,
     PrevToken,
+    Recall,
+    RecallGate,
     StaleGate,
     StaticHot,
     TokenTable,
@@ -23,13 +29,35 @@ from tracekit.predictors import (
 from tracekit.predictors.learning.repeated import scores_in_order
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.guesses import guesses
+from tracekit.routing.passed import passed_of
 from tracekit.scoring.ranks import name_best
 from tracekit.trace.errors import TracekitError
+
+
+class MostSoFar(PlainOnlinePredictor):
+    """What the layer selected most so far: an online predictor as a user writes it."""
+
+    name = "most-so-far"
+    summary = "what the layer has selected most so far"
+
+    def start(self):
+        self.counts = np.zeros((self.routers.n_layers, self.routers.n_expert))
+
+    def guess(self, token, layer):
+        return self.counts[layer]
+
+    def learn(self, experts):
+        for layer, selected in enumerate(experts):
+            self.counts[layer, selected[selected >= 0]] += 1
+
 
 SUBJECTS = [
     *map(Subject, PREDICTORS),
     Subject(PREDICTORS.find("layer-lag"), (("lag", 2),), horizons=(2,)),
     Subject(PREDICTORS.find("oracle"), (("accuracy", 0.5),)),
+    Subject(Recall, (("history", 9),)),
+    Subject(Recall, horizons=(TOKEN,)),
+    Subject(MostSoFar),
 ]
 
 
@@ -51,7 +79,7 @@ def test_every_file_of_predictors_is_registered():
     modules = [
         importlib.import_module(f"tracekit.predictors.{module.name}")
         for module in pkgutil.iter_modules(tracekit.predictors.__path__)
-        if module.name != "base" and not module.ispkg
+        if module.name not in ("base", "online") and not module.ispkg
     ]
     written = {
         cls
@@ -254,6 +282,74 @@ class LearnsNothing(LearnedPredictor, StaleGate):
         pass
 
 
+class ReadsItsOwnRouting(MostSoFar):
+    """It is asked about a token and looks at the answer."""
+
+    def guess(self, token, layer):
+        guess = self.counts[layer].copy()
+        guess[token.experts[0, layer]] += 1
+        return guess
+
+
+class LearnsBeforeItIsAsked(LayerTable):
+    """It learns a pass, and then says what it thinks of it."""
+
+    def answer(self, one_pass):
+        self.take_in(passed_of(one_pass))
+        return super().answer(one_pass)
+
+
+class LearnsTheBlockFirst(Recall):
+    """All tokens of a block vote on all of them."""
+
+    def meet(self, block):
+        self.take_in(passed_of(block))
+        super().meet(block)
+
+
+class ForgetsAtEachBlock(Recall):
+    """What came before the block does not vote."""
+
+    def meet(self, block):
+        self.forget()
+        super().meet(block)
+
+
+class KnowsNothingOnline(PassByPassPredictor):
+    """It sees every token and learns nothing."""
+
+    name = "knows-nothing"
+    summary = "it learns nothing"
+
+    def forget(self):
+        pass
+
+    def take_in(self, tokens):
+        pass
+
+    def answer(self, one_pass):
+        shape = len(one_pass), self.routers.n_layers, self.routers.n_expert
+        return np.tile(np.arange(shape[2], dtype=np.float32), (*shape[:2], 1))
+
+
+class RecallsOneLayerTooNear(Recall):
+    """It compares layers that have not run yet."""
+
+    def __init__(self, routers, horizon=1, seed=0, params=None):
+        super().__init__(routers, horizon, seed, params)
+        self._past._horizon = horizon - 1
+
+
+class WeightOfAllTurns(RecallGate):
+    """recall-gate whose weight is learned on the turns that are held out too."""
+
+    def begin(self, n_folds, held_out):
+        super().begin(n_folds, [frozenset()])
+
+    def hold_out(self, folds):
+        super().hold_out(frozenset())
+
+
 WRONG = [
     (ReadsThisToken, checks.looks_only_back),
     (ReadsTheNextToken, checks.looks_only_back),
@@ -276,6 +372,15 @@ WRONG = [
     (WeightsThatAreCounts, checks.weights_sum_to_one),
     (RemembersTheLastLayer, checks.blocks_and_threads_change_nothing),
     (LearnsNothing, checks.only_learned_predictors_depend_on_other_turns),
+    (ReadsItsOwnRouting, checks.looks_only_back),
+    (LearnsBeforeItIsAsked, checks.looks_only_back),
+    (LearnsTheBlockFirst, checks.looks_only_back),
+    (LearnsTheBlockFirst, checks.blocks_and_threads_change_nothing),
+    (ForgetsAtEachBlock, checks.blocks_and_threads_change_nothing),
+    (KnowsNothingOnline, checks.only_learned_predictors_depend_on_other_turns),
+    (KnowsNothingOnline, checks.what_is_ranked_is_known),
+    (RecallsOneLayerTooNear, checks.looks_only_back),
+    (WeightOfAllTurns, checks.held_out_turns_are_not_learned),
 ]
 
 

@@ -95,7 +95,7 @@ def test_layer_shares_overrun_a_budget_that_is_smaller_than_their_routing(replay
         assert round(record["peak_resident_bytes_decode"] / MIB) == 785
         assert record["over_budget_decode"]
         assert record["hits"] > replayed["belady", 250]["hits"]
-        assert record["gap_to_bound"] is None
+        assert record["bound_class"] == "layer-shares"
 
 
 def test_global_lru_never_hits_a_routing_or_more_under_the_token_cycle(trace):

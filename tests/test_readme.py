@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from cli_helpers import run
 from pages import ROOT, WRITTEN, check_shown, commands, links, shown_outputs, words_of
@@ -42,6 +43,25 @@ def test_the_figures_of_the_first_page_are_those_of_a_replay() -> None:
     assert list(shown) == found
 
 
+def test_the_first_table_is_that_of_the_study() -> None:
+    frame = pd.read_csv(ROOT / "replays" / "policies.csv")
+    shown = re.findall(r"^\|[^|]*\| ([\d.]+) MiB, .*", README, re.MULTILINE)
+    assert len(shown) == 3
+    lines = re.findall(r"^\|[^|]*\| [\d.]+ MiB, [^|]*\|(.*)\|$", README, re.MULTILINE)
+    for trace, mib, line in zip(("tiny", "qwen", "gptoss"), shown, lines, strict=True):
+        rows = frame[(frame["trace"] == trace) & (frame["cache_mib"].sub(float(mib)).abs() < 0.01)]
+        rates = rows.set_index("policy")["hit_rate_decode"]
+        found = [f"{100 * rates[name]:.1f}" for name in ("lru", "lrfu", "follow", "belady")]
+        assert re.findall(r"[\d.]+(?= %)", line) == found
+    closed = frame.groupby("policy")["mean_closure"].unique()
+    for policy, sentence in (
+        ("follow", r"it closes (\d+), (\d+) and (\d+) % of the way"),
+        ("lrfu", r"LRFU (\d+), (\d+) and\s(\d+) %"),
+    ):
+        (figures,) = re.findall(sentence, README)
+        assert list(figures) == [f"{100 * mean:.0f}" for mean in closed[policy]]
+
+
 def test_the_first_command_runs() -> None:
     command = re.search(r"&& (tracekit replay data/[^\n]+)", README)[1]
     assert run(*words_of(command)).code == 0
@@ -67,14 +87,22 @@ def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> N
     assert "512 prefill, 8 decode; 1 turn, 9 passes" in run("info", "run.trace").out
 
 
-def test_the_policy_shown_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_of_ones_own_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = ROOT / "tests" / "examples"
-    code = (examples / "first_in.py").read_text(encoding="utf-8")
-    assert f"```python\n{code}```" in README
+    page = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
+    for name in ("first_in", "again"):
+        assert f"```python\n{(examples / name).with_suffix('.py').read_text()}```" in page
     monkeypatch.syspath_prepend(examples)
-    done = run("replay", "bundled:tiny-moe-64e.trace", "--policy", "lru,first_in:FirstIn")
-    assert done.code == 0
-    assert "\nfirst-in " in done.out
+    trace = "bundled:tiny-moe-64e.trace"
+    ahead = "prefetch.predictor=again:Again"
+    for words, found in (
+        (("replay", trace, "--policy", "lru,first_in:FirstIn"), "\nfirst-in "),
+        (("predict", trace, "--predictor", "again:Again,prev-token"), "again "),
+        (("replay", trace, "--policy", "lru,prefetch", "--param", ahead), ahead.partition(".")[2]),
+    ):
+        done = run(*words)
+        assert done.code == 0
+        assert found in done.out
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def test_a_record_holds_what_the_json_promises():
         "cache_bytes",
         "cache_mib",
         "cache_fraction",
+        "cache_slots",
         "under_token_cycle",
         "bypass",
         "lookups",
@@ -51,6 +53,9 @@ def test_a_record_holds_what_the_json_promises():
         "hit_rate_decode",
         "read_bytes",
         "read_bytes_decode",
+        "bound_class",
+        "bound_hit_rate_cumulative",
+        "bound_hit_rate_decode",
         "gap_to_bound",
         "gap_to_bound_decode",
         "peak_resident_bytes",
@@ -104,7 +109,7 @@ def test_a_rate_without_lookups_is_null():
 
 def test_a_trace_without_a_routing_has_no_rates():
     trace = Run(sizes={1: 10, 3: 20}, n_expert=4, top_k=2, passes=()).trace()
-    names = [cls.name for cls in POLICIES if not cls.needs_predictor]
+    names = [cls.name for cls in POLICIES if not (cls.needs_predictor or cls.needs_popularity)]
     result = replay(trace, names, cache_bytes=[0, 15], per_layer=True)
     for record in result.records:
         assert (record["lookups"], record["hits"], record["read_bytes"]) == (0, 0, 0)
@@ -160,10 +165,29 @@ def test_the_gap_is_to_the_bound_whether_asked_for_or_not():
     assert alone["gap_to_bound"] == both[1]["hit_rate_cumulative"] - both[0]["hit_rate_cumulative"]
 
 
-def test_a_gap_is_null_where_a_policy_held_more_than_the_bound_allows():
+def test_a_policy_in_shares_has_a_bound_of_its_own():
+    """Its layers may overrun the budget of all, and each keeps to its share or its last load."""
     record = replay(TRACE, "layer-lru", cache_mib=2).records[0]
     assert record["over_budget_decode"]
-    assert record["gap_to_bound"] is None
+    assert record["bound_class"] == "layer-shares"
+    assert record["gap_to_bound"] >= 0
+
+
+def test_a_gap_is_null_where_a_policy_held_more_than_the_bound_allows():
+    class Twice(LRU):
+        name = "twice"
+
+        def simulate(self, batches, budgets, per_lookup=False):
+            cells = super().simulate(batches, 2 * budgets, per_lookup)
+            return [replace(cell, budget_bytes=cell.budget_bytes // 2) for cell in cells]
+
+    class TwiceItsShare(Twice):
+        in_shares = True
+
+    for policy in (Twice(), TwiceItsShare()):
+        record = replay(TRACE, policy, cache_mib=6).records[0]
+        assert record["over_budget"]
+        assert record["bound_class"] is record["gap_to_bound"] is None
 
 
 def test_parameters_make_a_row_for_each_value():
@@ -258,6 +282,11 @@ def test_the_json_is_plain_and_complete():
         "per_layer": True,
         "validate": False,
         "flash_mib_s": None,
+        "cache_slots": None,
+        "train": None,
+        "skip": 0,
+        "warm": None,
+        "pin_from": None,
     }
     assert data["provenance"]["trace_digest"] == TRACE.digest
     assert data["provenance"]["tracekit"] == tracekit.__version__

@@ -102,6 +102,8 @@ def test_a_row_that_is_compared_with_the_bound_is_under_it(case):
             continue
         assert record["gap_to_bound"] >= 0
         assert record["gap_to_bound_decode"] is None or record["gap_to_bound_decode"] >= 0
+        if record["bound_class"] == "layer-shares":
+            continue
         limit = limits[record["cache_bytes"]]
         assert record["read_bytes"] >= limit["read_bytes"]
         assert record["read_bytes_decode"] >= limit["read_bytes_decode"]

@@ -21,6 +21,9 @@ PLAIN = {
     "hit_rate_decode": 0.6,
     "read_bytes": 700 * MIB,
     "read_bytes_decode": 500 * MIB,
+    "bound_class": "demand",
+    "bound_hit_rate_cumulative": 0.6,
+    "bound_hit_rate_decode": 0.75,
     "gap_to_bound": 0.1,
     "gap_to_bound_decode": 0.15,
     "peak_resident_bytes": 9 * MIB,
@@ -49,6 +52,7 @@ def row(policy, cache_mib=10, figures=PLAIN, params=None, **changes):
         cache_bytes=round(cache_mib * MIB),
         cache_mib=cache_mib,
         cache_fraction=cache_mib / 20,
+        cache_slots=None,
         budget=round(cache_mib * MIB),
         under_token_cycle=cache_mib < 5,
         bypass=False,
@@ -77,7 +81,7 @@ decode: generated tokens only; cumulative: prompts (prefill) and generated token
 ^ cache smaller than one token cycle
 * more was resident than the budget
 ≤ ≥ bound: proven limits of every policy that keeps to its budget, reads only what is asked for, and keeps what it reads until the load ends
-- above LRU, below bound: what keeps more than its budget or leaves experts out does not compare; the bound does not hold for what reads ahead either
+- above LRU, below bound: what keeps more than its budget, leaves experts out, or hits what it read ahead by a wrong guess does not compare
 belady: knows the future, so no engine can run it
 A note.
 """
@@ -91,7 +95,15 @@ def trace(tmp_path):
 
 
 def text_of(trace, *rows, per_layer=False, notes=()):
-    config = {"per_layer": per_layer, "flash_mib_s": None}
+    config = {
+        "per_layer": per_layer,
+        "flash_mib_s": None,
+        "time": None,
+        "tokens_decode": trace.n_decoded,
+        "passes_decode": trace.n_decoded,
+        "skip": 0,
+        "warm": None,
+    }
     return ReplayResult(list(rows), config, list(notes), trace).to_text()
 
 

@@ -89,14 +89,17 @@ def test_pieces_that_are_not_utf8_are_written_as_escapes(tmp_path):
 
 def test_the_tables_hold_what_replay_and_predict_say(trace, page):
     text = " ".join(page.by_id("cache")["text"].split())
-    for record in replay(trace, DEFAULT_POLICIES, cache_bytes=default_budgets(trace)).records:
-        limit = "≤ " if record["policy"] == "bound" else ""
+    asked = {"cache_bytes": default_budgets(trace), "params": {"bound.prices": 100}}
+    for record in replay(trace, DEFAULT_POLICIES, **asked).records:
+        name = record["policy"]
+        limit = "≤ " if name == "bound" else ""
+        name += " (prices=100)" if limit else ""
         decode = f"{limit}{100 * record['hit_rate_decode']:.1f} %"
         cumulative = f"{limit}{100 * record['hit_rate_cumulative']:.1f} %"
-        assert f"{record['policy']} {decode} {cumulative}" in text
+        assert f"{name} {decode} {cumulative}" in text
     text = " ".join(page.by_id("predictability")["text"].split())
     records = predict(trace).records
-    assert len(records) == 11
+    assert len(records) == 14
     for record in records:
         assert f"{record['predictor']} {100 * record['slot_accuracy']:.1f} %" in text
 
@@ -154,7 +157,8 @@ def test_what_overran_in_a_prompt_only_is_no_rival_of_lru(tmp_path):
     policies = ["lru", "layer-lru", "random", "prefetch", "belady", "bound"]
     records = replay(trace, policies[:3], cache_bytes=budget).records
     lru, over, kept = (100 * r["hit_rate_decode"] for r in records)
-    assert records[1]["gap_to_bound"] is None
+    assert records[1]["bound_class"] == "layer-shares"
+    assert records[1]["over_budget"]
     assert not records[1]["over_budget_decode"]
     assert over > max(lru, kept)
     page = report(trace, policies=policies, cache_bytes=[budget])
@@ -254,7 +258,7 @@ def test_only_as_many_replays_as_the_page_has_room_for(tmp_path, monkeypatch):
     monkeypatch.setattr("tracekit.report.caching.VIEW_LOOKUPS", 0)
     page = report(open_written(tmp_path / "x.trace"))
     assert len(page.all("option")) == 3
-    assert page.says("To keep the page small, the matrix shows 3 of the 24 replays above.")
+    assert page.says("To keep the page small, the matrix shows 3 of the 28 replays above.")
 
 
 def test_more_than_256_experts_take_two_bytes(tmp_path):

@@ -33,6 +33,7 @@ class Unit(Enum):
     FRACTION = "fraction"
     MS = "ms"
     SECONDS = "s"
+    PER_SECOND = "1/s"
     FLAG = "true or false"
     MAPPING = "mapping"
     ROWS = "rows"
@@ -100,7 +101,9 @@ def columns_of(result: type) -> tuple[Figure, ...]:
 
 def _allows_none(annotated: Any) -> bool:
     value_type = typing.get_args(annotated)[0]
-    return isinstance(value_type, types.UnionType) and type(None) in typing.get_args(value_type)
+    return typing.get_origin(value_type) in (types.UnionType, typing.Union) and type(
+        None
+    ) in typing.get_args(value_type)
 
 
 # ---- writing ----------------------------------------------------------------------------------

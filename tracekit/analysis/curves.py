@@ -13,7 +13,7 @@ from tracekit.replaying import ReplayResult, build_batches, replay
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
-POLICIES = ("bound", "belady", "ring", "lru", "lfu", "layer-lru")
+POLICIES = ("bound", "belady", "follow", "lru", "lfu", "layer-lru")
 
 
 def hit_rate_curves(

@@ -5,22 +5,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pandas as pd
 
+from tracekit.analysis.paired import PairedRuns
 from tracekit.arguments import names_in
 from tracekit.figures import Declared, Unit
 from tracekit.formats import as_trace
-from tracekit.policies import Batches, Cell, Policy, load_policy
-from tracekit.replaying import build_batches, inputs_of, simulate
+from tracekit.policies import Policy
 from tracekit.replaying.budgets import budgets_in_bytes
 from tracekit.replaying.reads import reads_of
-from tracekit.routing.cut import cut_pass
-from tracekit.routing.turns import DecodedTurns
-from tracekit.stats.bootstrap import Bootstrap
-from tracekit.stats.units import Units
-from tracekit.trace import Trace, UsageError
-from tracekit.trace.schema import DECODE
+from tracekit.trace import Trace
 
 FRACTIONS = (0.1, 0.25, 0.5, 0.75)
 
@@ -117,36 +111,18 @@ def gains_over(
 ) -> list[Gain]:
     """Return the rows of `hit_rate_gains`."""
     trace = as_trace(trace)
-    DecodedTurns.of(trace)  # says what to do if nothing was decoded
-    batches = build_batches(trace, bypass=bypass)
+    runs = PairedRuns.of(trace, bypass, seed)
+    batches = runs.batches
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)
-    decode = (batches.phase == DECODE) & (batches.pass_id != cut_pass(trace))
-    # Drafted tokens that one pass verifies have their lookups together: what is drawn are passes.
-    n_layers = len(batches.expert_bytes)
-    turns, n_passes = np.unique(batches.turn[decode][::n_layers], return_counts=True)
-    units = Units.of(turns, n_passes)
-    unit = np.repeat(units.of_tokens(n_passes), n_layers)
-
-    def by_unit(per_batch: np.ndarray) -> np.ndarray:
-        sums = np.bincount(unit, per_batch[decode], len(units))
-        return sums.astype(np.int64)[:, None]
-
-    shared: dict[tuple[str, int], Batches] = {}
-
-    def run(chosen: str | Policy) -> tuple[Policy, list[Cell]]:
-        policy = load_policy(chosen) if isinstance(chosen, str) else chosen
-        return policy, _cells(policy, inputs_of(policy, trace, batches, shared=shared), budgets)
-
-    slots = by_unit(batches.lookups)
-    bootstrap = Bootstrap(units.turn, seed)
-    reference, reference_cells = run(baseline)
+    slots = runs.by_unit(batches.lookups)[:, None]
+    reference, reference_cells = runs.cells(baseline, budgets)
     gains = []
     for chosen in names_in(policies):
-        policy, cells = run(chosen)
+        policy, cells = runs.cells(chosen, budgets)
         for cell, base in zip(cells, reference_cells, strict=True):
-            hits, base_hits = by_unit(cell.hits), by_unit(base.hits)
-            low, high = bootstrap.interval(hits, slots, against=base_hits)
+            hits, base_hits = (runs.by_unit(c.hits)[:, None] for c in (cell, base))
+            low, high = runs.bootstrap.interval(hits, slots, against=base_hits)
             rate, base_rate = hits.sum() / slots.sum(), base_hits.sum() / slots.sum()
             reads = reads_of(batches, cell)
             ahead = reads.read_bytes - reads.demand_bytes
@@ -164,26 +140,8 @@ def gains_over(
                     gain=float(rate - base_rate),
                     ci95_low=float(low[0]),
                     ci95_high=float(high[0]),
-                    demand_bytes_decode=int(reads.demand_bytes[decode].sum()),
-                    speculative_bytes_decode=int(ahead[decode].sum()),
+                    demand_bytes_decode=int(reads.demand_bytes[runs.decode].sum()),
+                    speculative_bytes_decode=int(ahead[runs.decode].sum()),
                 )
             )
     return gains
-
-
-def _cells(policy: Policy, inputs: Batches, budgets: np.ndarray) -> list[Cell]:
-    """Run `policy` at `budgets`.
-
-    Raises
-    ------
-    UsageError
-        Its hits are not of the same lookups as those of other policies, or not its own.
-    """
-    found = [] if policy.lossy else simulate(policy, inputs, budgets)
-    cells = [cell for cell in found if isinstance(cell, Cell)]
-    if len(cells) != len(budgets):
-        raise UsageError(
-            f"{policy.name} cannot be compared lookup by lookup; take a policy that looks up "
-            "every expert and has hits of its own."
-        )
-    return cells

@@ -111,6 +111,34 @@ TrainOption = Annotated[
         autocompletion=completion.traces,
     ),
 ]
+SkipOption = Annotated[
+    int,
+    typer.Option(
+        "--skip",
+        metavar="N",
+        parser=_whole("--skip", 0),
+        help="Replay the first N decoded tokens of each turn, and leave them out of all decode figures.",
+    ),
+]
+WarmOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--warm",
+        metavar="TRACE",
+        parser=resolve,
+        help="Replay this trace of the same model first, to fill the cache; it counts in no figure.",
+        autocompletion=completion.traces,
+    ),
+]
+CacheSlotsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cache-slots",
+        metavar="N[,N…]",
+        help="Cache budgets in experts of every MoE layer: a layer-* policy holds so many of each, any "
+        "other as many bytes as they take in all.",
+    ),
+]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
 QuietOption = Annotated[
     bool, typer.Option("-q", "--quiet", help="Print no notes, warnings or progress.")
@@ -167,6 +195,17 @@ def whole_numbers(option: str, values: Sequence[str]) -> list[int]:
     return [_whole(option, 1)(text) for text in split(option, values)]
 
 
+def horizons(values: Sequence[str]) -> list[Any]:
+    """Read ``--horizon``: whole numbers of 1 or more, or ``token``."""
+    from tracekit.predictors import TOKEN  # it loads all predictors
+
+    parts = split("--horizon", values)
+    for text in parts:
+        if text != TOKEN and not any(c.isdecimal() for c in text):
+            raise UsageError(f"--horizon takes whole numbers or {TOKEN!r}, not {shown(text)}.")
+    return [text if text == TOKEN else _whole("--horizon", 1)(text) for text in parts]
+
+
 def _numbers(option: str, values: Sequence[str], what: str, most: float) -> list[float]:
     numbers = []
     for text in split(option, values):
@@ -194,6 +233,11 @@ def cache_fraction(values: Sequence[str]) -> list[float]:
     """Read ``--cache-fraction``: fractions of the expert bank."""
     what = "fractions of the expert bank from 0 to 1 (0.5 is half of it)"
     return _numbers("--cache-fraction", values, what, 1)
+
+
+def cache_slots(values: Sequence[str]) -> list[int]:
+    """Read ``--cache-slots``: numbers of experts, 0 is legal."""
+    return [_whole("--cache-slots", 0)(text) for text in split("--cache-slots", values)]
 
 
 def settings(values: Sequence[str]) -> dict[str, str]:

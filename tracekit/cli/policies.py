@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What is told of a policy or predictor, as JSON has it.
 Entry = dict[str, Any]
 
-FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "stochastic")
+FLAGS = ("offline", "lossy", "speculative", "needs_predictor", "needs_popularity", "stochastic")
 _WIDTH = 100
 
 

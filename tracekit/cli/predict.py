@@ -37,7 +37,10 @@ def predict(
     horizon: Annotated[
         list[str] | None,
         typer.Option(
-            "--horizon", metavar="N[,N…]", help="How many MoE layers ahead to predict. Default: 1."
+            "--horizon",
+            metavar="N[,N…]",
+            help="How many MoE layers ahead to predict; `token`: before the token has begun. "
+            "Default: 1.",
         ),
     ] = None,
     named: Annotated[
@@ -73,7 +76,7 @@ def predict(
     console = Console(quiet, verbose)
     destination = Output(console, output, format, force, inputs=[trace, train])
     predictors = options.split("--predictor", predictor) if predictor else None
-    horizons = options.whole_numbers("--horizon", horizon) if horizon else [1]
+    horizons = options.horizons(horizon) if horizon else [1]
     more_named = options.whole_numbers("--named", named) if named else None
     params = options.settings(param or [])
     from tracekit.formats import open_any
@@ -105,13 +108,18 @@ def records(rows: "Sequence[Row]", per_layer: bool) -> list[dict[str, Any]]:
     """Return the flat records of CSV and Parquet, with a record for each layer if asked.
 
     The record of a layer repeats the predictor and its horizon; in that of a whole row `layer` is
-    null.
+    null. A column has one type, so all horizons are texts where one is ``token``.
     """
-    if not per_layer:
-        return [row.to_flat() for row in rows]
-    found = []
+    from tracekit.predictors import TOKEN
+
+    as_text = any(row.horizon == TOKEN for row in rows)
+    found: list[dict[str, Any]] = []
     for row in rows:
-        found.append({**row.to_flat(), "layer": None})
-        identity = {"predictor": row.predictor, "horizon": row.horizon}
+        horizon = str(row.horizon) if as_text and row.horizon is not None else row.horizon
+        identity = {"predictor": row.predictor, "horizon": horizon}
+        if not per_layer:
+            found.append(row.to_flat() | identity)
+            continue
+        found.append({**row.to_flat(), **identity, "layer": None})
         found += [identity | layer.to_flat() for layer in row.layers]
     return found

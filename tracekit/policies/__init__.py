@@ -7,6 +7,7 @@ over it. Your own policy can also live elsewhere: any class derived from `Policy
 `PlainPolicy` to try an idea in a few lines, is named ``module:Class``.
 """
 
+from tracekit.policies.arc import ARC
 from tracekit.policies.base import (
     POLICIES,
     Batches,
@@ -15,6 +16,7 @@ from tracekit.policies.base import (
     Limit,
     NoParams,
     Policy,
+    Popularity,
     register,
 )
 from tracekit.policies.belady import Belady
@@ -22,21 +24,30 @@ from tracekit.policies.bound import Bound
 from tracekit.policies.drop_cold import DropCold
 from tracekit.policies.fewer_experts import FewerExperts
 from tracekit.policies.follow import Follow
+from tracekit.policies.heat import Heat
 from tracekit.policies.layer_lfu import LayerLFU
 from tracekit.policies.layer_lru import LayerLRU
 from tracekit.policies.lfu import LFU
+from tracekit.policies.lfu_da import LFUDA
 from tracekit.policies.load import load_policies, load_policy
+from tracekit.policies.lrfu import LRFU
 from tracekit.policies.lru import LRU
+from tracekit.policies.pin import Pin
 from tracekit.policies.plain import PlainPolicy
 from tracekit.policies.prefetch import Prefetch
 from tracekit.policies.random import Random
 from tracekit.policies.retention import Retention
 from tracekit.policies.ring import Ring
+from tracekit.policies.s3_fifo import S3FIFO
 
 __all__ = [
+    "ARC",
     "LFU",
+    "LFUDA",
+    "LRFU",
     "LRU",
     "POLICIES",
+    "S3FIFO",
     "Batches",
     "Belady",
     "Bound",
@@ -45,12 +56,15 @@ __all__ = [
     "FewerExperts",
     "Follow",
     "Guesses",
+    "Heat",
     "LayerLFU",
     "LayerLRU",
     "Limit",
     "NoParams",
+    "Pin",
     "PlainPolicy",
     "Policy",
+    "Popularity",
     "Prefetch",
     "Random",
     "Retention",

@@ -6,214 +6,16 @@ or what is made of the cells.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tracekit.figures import Figure
-from tracekit.kernels import kernel
+from tracekit.policies.batches import Batches as Batches
+from tracekit.policies.known import Guesses as Guesses
+from tracekit.policies.known import Popularity as Popularity
 from tracekit.registry import Registry
-from tracekit.trace.schema import DECODE
-
-
-@dataclass(frozen=True, eq=False)
-class Guesses:
-    """What a predictor names after each batch: the experts that the next routed layer will select.
-
-    Row b is for the layer of the next batch; after the last layer it is for the first layer of the
-    next token. Rows of prefill batches, and of batches after which nothing is predicted, hold -1.
-
-    Attributes
-    ----------
-    keys : int32 [B, m]
-        Predicted keys, best first; -1 where fewer than m are predicted.
-    weights : float32 [B, m] or None
-        Their predicted routing weights, summing to 1 over the first k; NaN beside -1. None from a
-        predictor that only ranks.
-    """
-
-    keys: np.ndarray
-    weights: np.ndarray | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Batches:
-    """A run as the cache sees it: B batches, one per layer load, in the order they ran.
-
-    A *key* is a dense index of (MoE layer, expert): ``moe_layer * n_expert + expert``. All keys of
-    a batch belong to one layer, so they have one size. A batch has each key once, however many of
-    its tokens selected it.
-
-    Attributes
-    ----------
-    keys : int32 [N]
-        The distinct keys of each batch, in the order of their *last* touch: the last one is the
-        most recent after the batch.
-    admit_rank : uint16 [N]
-        The place of each key in its batch in the order of *first* touch, from 0: the order in
-        which an engine admits what it misses. Equal to the place in `keys` for a decoded token.
-    batch_start : int64 [B + 1]
-        Batch b holds ``keys[batch_start[b]:batch_start[b + 1]]``.
-    layer : int32 [B]
-        Index of the batch's layer among the MoE layers.
-    turn, pass_id, step : int32 [B]
-        The turn and pass of a batch, and the absolute position of its last token.
-    phase : uint8 [B]
-        0 prefill, 1 decode.
-    expert_bytes : int64 [L]
-        Size of one expert of each MoE layer; 1 where `sized` is False.
-    layer_ids : int16 [L]
-        The model's own number of each MoE layer.
-    n_expert, top_k : int
-    weights : float32 [N] or None
-        Final routing weight of each key of a *decode* batch (NaN: unknown, and in prefill batches).
-        Only given to a policy that is ``lossy``.
-    guesses : Guesses or None
-        Only given to a policy that ``needs_predictor``.
-    sized : bool
-        Whether the sizes of experts are known; if not, all are taken for equal.
-    rows : uint16 [R, top_k] or None
-        The experts that the router selected for each token of each batch, in slot order: those of a
-        prompt's tokens and of rejected drafts too, and any that the engine left out.
-    row_start : int64 [B + 1] or None
-        Batch b holds ``rows[row_start[b]:row_start[b + 1]]``, its tokens in the order they ran.
-    bypass : bool
-        The engine may drop at once what a batch has just used, since it stages what it reads in a
-        scratch buffer that is not charged to the cache. Only set for a policy that ``can_bypass``.
-    """
-
-    keys: np.ndarray
-    admit_rank: np.ndarray
-    batch_start: np.ndarray
-    layer: np.ndarray
-    turn: np.ndarray
-    pass_id: np.ndarray
-    step: np.ndarray
-    phase: np.ndarray
-    expert_bytes: np.ndarray
-    layer_ids: np.ndarray
-    n_expert: int
-    top_k: int
-    weights: np.ndarray | None = None
-    guesses: Guesses | None = None
-    rows: np.ndarray | None = None
-    row_start: np.ndarray | None = None
-    bypass: bool = False
-    sized: bool = True
-
-    def __len__(self) -> int:
-        return len(self.layer)
-
-    @property
-    def n_keys(self) -> int:
-        """How many (layer, expert) pairs the model has."""
-        return len(self.expert_bytes) * self.n_expert
-
-    @cached_property
-    def lookups(self) -> np.ndarray:
-        """Lookups of each batch, int64 [B]: one per distinct expert."""
-        return np.asarray(np.diff(self.batch_start))
-
-    @cached_property
-    def key_bytes(self) -> np.ndarray:
-        """Size of each key, int64 [n_keys]."""
-        return np.repeat(self.expert_bytes, self.n_expert)
-
-    @cached_property
-    def layer_of_lookup(self) -> np.ndarray:
-        """Index of each lookup's MoE layer, uint8 [N] (uint16 from 257 layers on)."""
-        dtype = np.min_scalar_type(max(len(self.expert_bytes) - 1, 0))
-        return np.repeat(self.layer.astype(dtype), self.lookups)
-
-    @cached_property
-    def next_use(self) -> np.ndarray:
-        """Position in `keys` of each key's next lookup, int32 [N]; N where there is none."""
-        return _next_use(self.keys, self.n_keys)
-
-    @cached_property
-    def after_first_decode(self) -> np.ndarray:
-        """Decode batches after their turn's first decoded token, bool [B].
-
-        A prefill may leave more resident than the budget. After the first decoded token every
-        layer has evicted once, so any excess from then on is the policy's doing.
-        """
-        decode = self.phase == DECODE
-        # Turns follow each other. An array as long as the largest number of a turn could be huge.
-        turn = np.cumsum(np.diff(self.turn, prepend=self.turn[:1]) != 0)
-        first_pass = np.full(int(turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
-        np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
-        return np.asarray(decode & (self.pass_id > first_pass[turn]))
-
-    def routing_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return `rows` and `row_start`, for a policy that learns from every token.
-
-        Raises
-        ------
-        ValueError
-            These batches do not carry the rows of each batch; those of a trace do.
-        """
-        if self.rows is None or self.row_start is None or len(self.row_start) != len(self) + 1:
-            raise ValueError("a policy that learns from every token takes batches with their rows")
-        rows = np.ascontiguousarray(self.rows).view()
-        rows.flags.writeable = False  # as of a trace on disk: kernels are compiled for one type
-        return rows, self.row_start
-
-    def lookups_in(self, which: np.ndarray) -> np.ndarray:
-        """Return the positions of the lookups of the batches `which`, int64 [N']."""
-        return _positions(self.batch_start, which)
-
-    def only(self, which: np.ndarray) -> "Batches":
-        """Return the batches `which` (int64 [B'], ascending) as a run of their own."""
-        lookups = self.lookups_in(which)
-        rows, row_start = self.rows, self.row_start
-        if rows is not None and row_start is not None:
-            rows = rows[_positions(row_start, which)]
-            row_start = np.concatenate([[0], np.cumsum(np.diff(row_start)[which])])
-        return replace(
-            self,
-            keys=self.keys[lookups],
-            admit_rank=self.admit_rank[lookups],
-            batch_start=np.concatenate([[0], np.cumsum(self.lookups[which])]),
-            layer=self.layer[which],
-            turn=self.turn[which],
-            pass_id=self.pass_id[which],
-            step=self.step[which],
-            phase=self.phase[which],
-            weights=None if self.weights is None else self.weights[lookups],
-            guesses=None,
-            rows=rows,
-            row_start=row_start,
-        )
-
-    @property
-    def bank_bytes(self) -> int:
-        """Bytes of all experts of all MoE layers."""
-        return int(self.expert_bytes.sum()) * self.n_expert
-
-    @property
-    def token_cycle_bytes(self) -> int:
-        """Bytes one token touches over all layers: sum over layers of k × expert bytes."""
-        return int(self.expert_bytes.sum()) * self.top_k
-
-
-def _positions(starts: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Return the positions from ``starts[b]`` to ``starts[b + 1]`` of each b of `which`."""
-    n = np.diff(starts)[which]
-    first = np.cumsum(n) - n
-    return np.asarray(np.arange(n.sum()) + np.repeat(starts[which] - first, n))
-
-
-# One pass from the end, which remembers where each key was seen last.
-@kernel
-def _next_use(keys: np.ndarray, n_keys: int) -> np.ndarray:
-    next_use = np.empty(keys.size, np.int32)
-    seen = np.full(n_keys, keys.size, np.int32)
-    for p in range(keys.size - 1, -1, -1):
-        next_use[p] = seen[keys[p]]
-        seen[keys[p]] = p
-    return next_use
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,6 +115,9 @@ class Policy(ABC):
     needs_predictor : bool
         It acts on a prediction and is given ``batches.guesses``; `Params` then has the fields
         ``predictor`` (its name) and ``horizon``.
+    needs_popularity : bool
+        It goes by which experts were used most elsewhere: on other turns, on another trace, or in a
+        file of counts. It is given ``batches.popularity``.
     speculative : bool
         It reads experts before they are looked up.
     lossy : bool
@@ -321,7 +126,8 @@ class Policy(ABC):
         It goes by which slot of a routing is the heaviest, and is left out where a trace does not
         know that.
     in_shares : bool
-        Each MoE layer keeps to an equal share of the budget, so that all of them may overrun it.
+        Each MoE layer keeps to its share of the budget (``Batches.shares``), so that all of them
+        may overrun it.
         Any other policy keeps to the budget, or to the last batch where that is larger. Under
         ``batches.bypass`` all of them keep to the budget.
     can_bypass : bool
@@ -330,7 +136,9 @@ class Policy(ABC):
     gives_limits : bool
         `simulate` returns `Limit`, not `Cell`: proven totals without a run behind them.
     counters : tuple of Figure
-        The declarations of its own totals: name, unit, meaning, whether it may be null.
+        The declarations of its own totals: name, unit, meaning, whether it may be null. They count
+        what ``Batches.counted`` does, and those of decoded tokens what ``Batches.counted_decode``
+        does.
     legend : tuple of str
         Lines under a table that explain its counters to a reader of the table.
     pseudo_code : str
@@ -343,6 +151,7 @@ class Policy(ABC):
     offline: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False
     needs_predictor: ClassVar[bool] = False
+    needs_popularity: ClassVar[bool] = False
     speculative: ClassVar[bool] = False
     lossy: ClassVar[bool] = False
     needs_rank: ClassVar[bool] = False
@@ -356,6 +165,15 @@ class Policy(ABC):
     def __init__(self, params: Any = None):
         self.params = self.Params() if params is None else params
 
+    @property
+    def requires(self) -> str:
+        """What an engine that runs it has to know besides what the cache has seen, in words."""
+        if self.offline:
+            return "the future"
+        if self.needs_popularity:
+            return "counts of use"
+        return "a predictor" if self.needs_predictor else "nothing"
+
     @classmethod
     def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
         """Return what an engine keeps besides its list of residents, for a model of that shape.
@@ -367,6 +185,14 @@ class Policy(ABC):
         n_expert, top_k : int
         """
         return ()
+
+    @property
+    def reads_ahead(self) -> int | None:
+        """The most experts that it reads ahead after a load, for the next load of a decoded token.
+
+        None: it reads nothing ahead, or more than that.
+        """
+        return None
 
     @abstractmethod
     def simulate(

@@ -1,28 +1,35 @@
-"""A bound on the hits of every demand policy, for experts of any sizes."""
+"""Bounds on the hits of every policy of a class, for experts of any sizes."""
 
-import math
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
-from tracekit.policies.intervals import Room
-from tracekit.trace.schema import DECODE
+from tracekit.policies.limits import limits_of
+from tracekit.policies.shares import one_layer
 
-# Above this many lookups the price bound is left out: it takes seconds there.
-MOST_PRICED = 1_000_000
+# What a report and a study ask for: 0.1 s a budget at 40,000 lookups.
+PRICES = 100
 
 
-def bounded(bypass: bool) -> str:
-    """Say in words which policies the bound is of: what stands after *every policy that*."""
-    if bypass:
-        return (
-            "keeps to its budget after every load and reads only what is asked for, even if it drops "
-            "at once what it has just used"
-        )
-    return (
-        "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
-        "ends"
-    )
+@dataclass(frozen=True)
+class BoundParams:
+    """Parameters of `Bound`.
+
+    Attributes
+    ----------
+    prices : int
+        Iterations of the price bound, which only matters where sizes differ between layers. 0: it is
+        left out. Any number gives a bound that is true; more of them make it tighter, and 100 get
+        most of that. A report and a study take 100.
+    """
+
+    prices: int = 0
+
+    def __post_init__(self) -> None:
+        if self.prices < 0:
+            raise ValueError("prices must be 0 or more")
 
 
 @register
@@ -46,13 +53,14 @@ class Bound(Policy):
     reaches.
 
     *Sizes that differ between layers.* Belady's rule is no bound then: a small expert may have to
-    go for a later large one. The bound is the least of three:
+    go for a later large one. The bound is the least of these:
 
     - every interval takes no more than the smallest expert does;
     - every size alone has at most the hits that Belady's rule gives it, with the room that the
       batches of all layers leave; and all hits together have at most the bytes that Belady's rule
       keeps if experts can be kept in part, which are best spent on the smallest experts;
-    - a price bound, by duality: `Room.price_bound`.
+    - a price bound by duality, if `prices` asks for it and there are at most a million lookups: see
+      `Room.price_bound`.
 
     *Bytes.* At least as many bytes are read as are asked for, less those that Belady's rule keeps if
     experts can be kept in part. Also, each key is read once at its size, and every other miss reads
@@ -69,72 +77,117 @@ class Bound(Policy):
         "proven limits of policies that read on demand and keep each load until it ends (with "
         "--bypass: that may drop it at once)"
     )
+    Params = BoundParams
     offline = True
     can_bypass = True
     gives_limits = True
+    params: BoundParams
+    kind: ClassVar[str] = "demand"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def bounded(self, bypass: bool, in_slots: bool = False) -> str:
+        """Say in words which policies it bounds: what stands after *every policy that*."""
+        return bounded(bypass)
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Limit]:
-        of_all, of_decode = _Side(batches, False), _Side(batches, True)
-        limits = []
-        for budget in budgets.tolist():
-            hits, read_bytes = of_all.limits(budget)
-            hits_decode, read_bytes_decode = of_decode.limits(budget)
-            limits.append(Limit(budget, hits, hits_decode, read_bytes, read_bytes_decode))
-        return limits
+        return limits_of(batches, budgets, self.params.prices)
 
 
-class _Side:
-    """The lookups of a run that a bound counts: all, or those of decoded tokens."""
+class BoundInShares(Bound):
+    """The bound of policies whose layers each keep to their share of the budget (``in_shares``).
 
-    def __init__(self, batches: Batches, decode_only: bool):
-        counted = batches.phase == DECODE if decode_only else np.ones(len(batches), np.bool_)
-        lookups = np.where(counted, batches.lookups, 0)
-        first = np.where(counted, _first_lookups(batches), 0)
-        size = batches.expert_bytes[batches.layer]
-        self.room = Room.of(batches, decode_only)
-        self.sizes = batches.expert_bytes
-        self.asked_bytes = int((lookups * size).sum())
-        self.first_bytes = int((first * size).sum())
-        self.repeats = int((lookups - first).sum())
+    A layer is then a cache of its own whose experts have one size, so that Belady's rule within the
+    share is exact, of all hits and of decode hits. The totals are those of all layers.
+    """
 
-    def limits(self, budget: int) -> tuple[int, int]:
-        """Return the most hits, and the fewest bytes read."""
-        capacity = self.room.capacity(budget)
-        hits, kept_bytes = self.room.most_kept(capacity, self.sizes)
-        classes = np.unique(self.sizes)
-        smallest = int(classes[0])
-        if len(classes) > 1:
-            _, kept_bytes = self.room.most_kept(capacity, self.sizes, divisible=True)
-            equal = np.full(len(self.sizes), smallest)
-            hits = min(
-                self.room.most_kept(capacity, equal)[0],
-                self._by_size(capacity, classes, kept_bytes),
-                self._by_prices(capacity),
-            )
-        read = self.first_bytes + (self.repeats - hits) * smallest
-        return hits, max(read, self.asked_bytes - kept_bytes)
+    name = "bound-in-shares"
+    kind = "layer-shares"
 
-    def _by_size(self, capacity: np.ndarray, classes: np.ndarray, kept_bytes: int) -> int:
-        hits = 0
-        for size in classes.tolist():
-            alone, _ = self.room.most_kept(capacity, self.sizes, among=self.sizes == size)
-            taken = min(alone, kept_bytes // size)
-            hits += taken
-            kept_bytes -= taken * size
-        return hits
+    def bounded(self, bypass: bool, in_slots: bool = False) -> str:
+        share = (
+            "room for the same number of experts" if in_slots else "an equal share of the budget"
+        )
+        return f"gives each MoE layer {share}, and there {bounded(bypass)}"
 
-    def _by_prices(self, capacity: np.ndarray) -> int:
-        if len(self.room.next_use) > MOST_PRICED:
-            return self.repeats
-        # Rounding may leave the sum of many terms a little below a whole number that it reaches.
-        return math.floor(self.room.price_bound(capacity) + 1e-6)
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Limit]:
+        shares = np.array([batches.shares(budget) for budget in budgets.tolist()])
+        totals = np.zeros((len(budgets), len(_TOTALS)), np.int64)
+        for layer in range(len(batches.expert_bytes)):
+            alone = one_layer(batches, layer, np.flatnonzero(batches.layer == layer))
+            of_layer = super().simulate(alone, shares[:, layer])
+            totals += [[getattr(limit, name) for name in _TOTALS] for limit in of_layer]
+        return [
+            Limit(int(budget), **dict(zip(_TOTALS, found, strict=True)))
+            for budget, found in zip(budgets, totals.tolist(), strict=True)
+        ]
 
 
-def _first_lookups(batches: Batches) -> np.ndarray:
-    """Count the keys of each batch that were never looked up before, int64 [B]."""
-    is_first = np.ones(len(batches.keys) + 1, np.bool_)
-    is_first[batches.next_use] = False
-    batch = np.searchsorted(batches.batch_start, np.flatnonzero(is_first[:-1]), side="right") - 1
-    return np.bincount(batch, minlength=len(batches))
+class BoundAhead(Bound):
+    """The bound of policies that also read ahead, if they know what the next load asks for.
+
+    *The class.* After the load of a decoded token, at most `most` of the experts that the next load
+    of a decoded token asks for are read ahead; what is resident still fits the budget.
+
+    *The bound.* Of the lookups of a batch that can be read ahead, an engine that knows the future
+    reads those whose last use is longest ago: to keep one of them takes room for as long as any other
+    of the batch, and longer. So they count as hits, their intervals are left out, and the bound of
+    what reads on demand is taken of the rest. Entries that were read ahead are taken to need no room,
+    so the true optimum is lower. From half of a routing on (`most` > k / 2) it says little.
+
+    *Bytes.* Reading ahead never lowers them: what was read ahead and used could have been read when
+    it was used. So the least bytes are those of `Bound`.
+    """
+
+    name = "bound-ahead"
+    kind = "reads-ahead"
+
+    def __init__(self, params: BoundParams, most: int):
+        super().__init__(params)
+        self.most = most
+
+    def bounded(self, bypass: bool, in_slots: bool = False) -> str:
+        return (
+            f"reads ahead, after each load of a decoded token, at most {self.most} of the experts that "
+            f"the next such load asks for, and otherwise {bounded(bypass)}"
+        )
+
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Limit]:
+        return limits_of(batches, budgets, self.params.prices, self.most)
+
+
+_TOTALS = [each.name for each in fields(Limit) if each.name != "budget_bytes"]
+
+
+def bound_of(policy: Policy, demand: Bound) -> Bound | None:
+    """Return the bound of the class that `policy` is of, made as `demand` is; None if there is none."""
+    if policy.gives_limits or policy.lossy:
+        return None
+    if policy.reads_ahead is not None:
+        return BoundAhead(demand.params, policy.reads_ahead)
+    if policy.speculative:
+        return None
+    return BoundInShares(demand.params) if policy.in_shares else demand
+
+
+def bounded(bypass: bool) -> str:
+    """Say in words which policies `Bound` is of: what stands after *every policy that*."""
+    if bypass:
+        return (
+            "keeps to its budget after every load and reads only what is asked for, even if it drops "
+            "at once what it has just used"
+        )
+    return (
+        "keeps to its budget, reads only what is asked for, and keeps what it reads until the load "
+        "ends"
+    )

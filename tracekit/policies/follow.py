@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.kernels import inlined, kernel
+from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.following import Following, judge, learn, nothing_learned
-
-_NONE = np.float32(np.inf)
+from tracekit.policies.offers import NONE, cheapest_of, least_of, nearness_of, next_to_go
 
 
 @register
@@ -93,14 +92,13 @@ All numbers are 32-bit floats."""
     def _run(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool, log: bool
     ) -> tuple[list[Cell], np.ndarray, np.ndarray]:
-        n_layers, n_batches = len(batches.expert_bytes), len(batches)
+        n_batches = len(batches)
         hits = np.empty((len(budgets), n_batches), np.int32)
         resident = np.empty((len(budgets), n_batches), np.int64)
         hit = np.empty((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
         gone = np.empty(len(batches.keys) if log else 0, np.int32)
         n_gone = np.zeros(n_batches, np.int64)
         rows, row_start = batches.routing_rows()
-        nearness = (2.0 ** (-np.arange(n_layers) / n_layers)).astype(np.float32)
         _follow(
             batches.keys,
             batches.batch_start,
@@ -108,7 +106,7 @@ All numbers are 32-bit floats."""
             rows,
             row_start,
             batches.expert_bytes,
-            nearness,
+            nearness_of(len(batches.expert_bytes)),
             nothing_learned(batches),
             budgets,
             batches.bypass,
@@ -151,8 +149,8 @@ def _follow(
     n_expert = state.table.shape[1]
     n_keys = n_layers * n_expert
     is_resident = np.zeros((budgets.size, n_keys), np.bool_)
-    offer = np.full((budgets.size, n_keys), _NONE)
-    least = np.full((budgets.size, n_layers), _NONE)
+    offer = np.full((budgets.size, n_keys), NONE)
+    least = np.full((budgets.size, n_layers), NONE)
     offer_bits = offer.view(np.int32)
     least_bits = least.view(np.int32)
     used = np.zeros(budgets.size, np.int64)
@@ -188,21 +186,21 @@ def _follow(
             value = state.value[base : base + n_expert]
             stays = here[base : base + n_expert]
             for e in range(n_expert):
-                of_layer[e] = value[e] if stays[e] else _NONE
+                of_layer[e] = value[e] if stays[e] else NONE
             if used[c] > budgets[c]:
                 if not bypass:
                     for p in range(start, stop):
-                        offers[keys[p]] = _NONE
-                least_bits[c, layer] = _least(bits, layer, n_expert)
+                        offers[keys[p]] = NONE
+                least_bits[c, layer] = least_of(bits, layer, n_expert)
                 while used[c] > budgets[c]:
-                    other = _next_to_go(least[c], nearness, scaled, layer)
-                    if least[c, other] == _NONE:
+                    other = next_to_go(least[c], nearness, scaled, layer)
+                    if least[c, other] == NONE:
                         break
-                    victim = _cheapest(bits, touched, other, n_expert, least_bits[c, other])
+                    victim = cheapest_of(bits, touched, other, n_expert, least_bits[c, other])
                     here[victim] = False
-                    offers[victim] = _NONE
+                    offers[victim] = NONE
                     used[c] -= expert_bytes[other]
-                    least_bits[c, other] = _least(bits, other, n_expert)
+                    least_bits[c, other] = least_of(bits, other, n_expert)
                     if gone.size:
                         gone[n_logged] = victim
                         n_logged += 1
@@ -210,66 +208,6 @@ def _follow(
                 if not bypass:
                     for p in range(start, stop):
                         offers[keys[p]] = state.value[keys[p]]
-            least_bits[c, layer] = _least(bits, layer, n_expert)
+            least_bits[c, layer] = least_of(bits, layer, n_expert)
             hits[c, b] = n_hits
             resident[c, b] = used[c]
-
-
-@inlined
-def _least(bits: np.ndarray, layer: int | np.int32, n_expert: int) -> np.int32:
-    """Return the least offer of `layer`."""
-    least = np.int32(0x7FFFFFFF)
-    for offer in bits[layer * n_expert : (layer + 1) * n_expert]:
-        least = min(least, offer)
-    return least
-
-
-@inlined
-def _cheapest(
-    bits: np.ndarray,
-    touched: np.ndarray,
-    layer: int | np.int32,
-    n_expert: int,
-    least: np.int32,
-) -> np.int32:
-    """Return the key of `layer` with the offer `least`; of several the one touched longest ago."""
-    base = layer * n_expert
-    here = bits[base : base + n_expert]
-    n_found = 0
-    found = np.int32(-1)
-    for e in range(n_expert):
-        if here[e] == least:
-            n_found += 1
-            found = np.int32(e)
-    if n_found > 1:
-        for e in range(n_expert):
-            if here[e] == least and touched[base + e] < touched[base + found]:
-                found = np.int32(e)
-    return base + found
-
-
-@inlined
-def _next_to_go(
-    least: np.ndarray, nearness: np.ndarray, scaled: np.ndarray, layer: int
-) -> np.int32:
-    """Return the layer whose cheapest resident is worth least after `layer`; ties the one furthest away.
-
-    `scaled` [L] is room for the offers of the layers in the order in which they run.
-    """
-    later = least[layer + 1 :]
-    near = scaled[: later.size]
-    for away in range(later.size):
-        near[away] = later[away] * nearness[away]
-    far = scaled[later.size :]
-    far_nearness = nearness[later.size :]
-    for other in range(far.size):
-        far[other] = least[other] * far_nearness[other]
-    bits = scaled.view(np.int32)
-    lowest = np.int32(0x7FFFFFFF)
-    for offer in bits:
-        lowest = min(lowest, offer)
-    found = np.int32(0)
-    for away in range(bits.size):
-        if bits[away] == lowest:
-            found = np.int32(away)
-    return layer + 1 + found if found < later.size else found - later.size

@@ -40,13 +40,38 @@ class Room:
 
     @classmethod
     def of(cls, batches: Batches, decode_only: bool) -> "Room":
-        """Return the room of a run; `decode_only` leaves out intervals that a prompt's batch ends."""
+        """Return the room of a run, for the intervals that end in a batch that counts.
+
+        With `decode_only`, in one that figures of decoded tokens count.
+        """
         next_use = batches.next_use
-        if decode_only:
+        ends = batches.counted_decode if decode_only else batches.counted
+        if not ends.all():
             n = len(batches.keys)
-            decode = np.append(np.repeat(batches.phase == DECODE, batches.lookups), False)
-            next_use = np.where(decode[next_use], next_use, n).astype(np.int32)
+            counts = np.append(np.repeat(ends, batches.lookups), False)
+            next_use = np.where(counts[next_use], next_use, n).astype(np.int32)
         return cls(batches, next_use)
+
+    def read_ahead(self, counted: np.ndarray, most: int) -> tuple["Room", int]:
+        """Leave out the lookups that are best read ahead, and say how many they are.
+
+        After a decode batch, `most` of the next batch's experts may be read, if that is a decode
+        batch. They hit without an interval. All intervals that end in a batch end together, so the
+        one that begins first takes room wherever another of them does: the best to be read are
+        those that were looked up longest ago, or never.
+
+        Parameters
+        ----------
+        counted : bool [B]
+            Batches that count.
+        most : int
+            Experts that may be read ahead of a batch.
+        """
+        decode = self.batches.phase == DECODE
+        can = decode & counted & np.append(False, decode[:-1])
+        n_read = np.where(can, np.minimum(self.batches.lookups, most), 0)
+        next_use = _without_oldest(self.batches.batch_start, self.next_use, n_read)
+        return Room(self.batches, next_use), int(n_read.sum())
 
     def capacity(self, budget: int) -> np.ndarray:
         """Return the bytes that intervals may take after each batch, int64 [B]."""
@@ -112,14 +137,14 @@ class Room:
         start, end = batch[p], batch[self.next_use[p]]
         return start + (not self.batches.bypass), end, self.batches.layer[start].astype(np.int64)
 
-    def price_bound(self, capacity: np.ndarray, iterations: int = 50) -> float:
+    def price_bound(self, capacity: np.ndarray, iterations: int) -> float:
         """Return a number that the kept intervals cannot exceed, whatever their sizes.
 
         Let room after batch t cost λ_t ≥ 0 a byte. A kept interval is worth 1 and pays for its
         room; all rents together are at most Σ λ_t capacity_t. So at most
         Σ λ_t capacity_t + Σ max(0, 1 − rent of an interval) intervals are kept (weak duality):
-        true of any prices. Subgradient steps make the number small, with Polyak's step length
-        towards what Belady's rule keeps.
+        true of any prices. `iterations` subgradient steps with momentum make the number small, of
+        Polyak's step length towards what Belady's rule keeps.
         """
         first, stop, layer = self.spans()
         unit = float(self.batches.expert_bytes.min(initial=1 << 62))
@@ -191,6 +216,30 @@ def _most_kept(
     return kept, kept_bytes
 
 
+# Positions grow with time, so that the lookup with the least previous position was used longest ago;
+# one without has -1. What was taken is moved behind all others.
+@kernel
+def _without_oldest(
+    batch_start: np.ndarray, next_use: np.ndarray, n_read: np.ndarray
+) -> np.ndarray:
+    n_positions = next_use.size
+    previous = np.full(n_positions, -1, np.int64)
+    left = next_use.copy()
+    for p in range(n_positions):
+        if next_use[p] < n_positions:
+            previous[next_use[p]] = p
+    for b in range(n_read.size):
+        for _ in range(n_read[b]):
+            oldest = batch_start[b]
+            for p in range(batch_start[b], batch_start[b + 1]):
+                if previous[p] < previous[oldest]:
+                    oldest = p
+            if previous[oldest] >= 0:
+                left[previous[oldest]] = n_positions
+            previous[oldest] = n_positions
+    return left
+
+
 # Rents of all intervals follow from one running sum of the prices, and the room that the paying
 # ones take from one running sum of differences: an iteration is linear in batches and intervals.
 @kernel
@@ -213,17 +262,10 @@ def _price_bound(
     best = float(first.size)
     if length == 0.0:
         return best
-    # Start: one price for all, of a few the best.
-    uniform = 0.0
-    for j in range(-6, 14):
-        trial = 2.0**j * first.size / length / 8.0
-        value = trial * capacity.sum()
-        for i in range(first.size):
-            value += max(0.0, 1.0 - trial * size[i] * (stop[i] - first[i]))
-        if value < best:
-            best = value
-            uniform = trial
-    price[:] = uniform
+    # Start: one price for all, at which an interval of the mean length pays half of what it is worth.
+    price[:] = first.size / length / 2.0
+    pace = 1.0
+    since_best = 0
     for _ in range(iterations):
         value = 0.0
         for t in range(n):
@@ -236,21 +278,24 @@ def _price_bound(
                 value += worth
                 change[first[i]] += size[i]
                 change[stop[i]] -= size[i]
-        best = min(best, value)
+        since_best += 1
+        if value < best - 1e-9:
+            best = value
+            since_best = 0
+        elif since_best == 10:
+            pace *= 0.7
+            since_best = 0
         # The subgradient is the room that is left at these prices.
         taken = 0.0
         norm = 0.0
         for t in range(n):
             taken += change[t]
-            slope = capacity[t] - taken
-            if price[t] == 0.0 and slope > 0.0:
-                slope = 0.0
-            change[t] = slope
-            norm += slope * slope
+            step[t] = 0.7 * step[t] + capacity[t] - taken
+            if price[t] > 0.0 or step[t] < 0.0:
+                norm += step[t] * step[t]
         if norm == 0.0 or value <= feasible:
             break
-        scale = (value - feasible) / norm
+        scale = pace * (value - feasible) / norm
         for t in range(n):
-            step[t] = 0.9 * step[t] - 0.3 * scale * change[t]
-            price[t] = max(0.0, price[t] + step[t])
+            price[t] = max(0.0, price[t] - scale * step[t])
     return best

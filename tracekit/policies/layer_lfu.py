@@ -15,6 +15,7 @@ class LayerLFU(Policy):
     summary = "LFU within equal shares of the budget, one per MoE layer"
     in_shares = True
     can_bypass = True
+    state = LFU.state
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

@@ -1,9 +1,11 @@
 """Global LFU over (layer, expert), with counts that survive eviction."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 
@@ -21,6 +23,10 @@ class LFU(Policy):
     name = "lfu"
     summary = "evicts the expert with the fewest touches so far, ties least recent"
     can_bypass = True
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        return (StateArray("touches", "L × E", 4 * n_layers * n_expert, "how often each was used"),)
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

@@ -68,7 +68,8 @@ def lossy_cell(
     batch = np.repeat(np.arange(len(batches)), batches.lookups)
     hits = np.bincount(batch[hit], minlength=len(batches)).astype(np.int32)
     lookups = batches.lookups - np.bincount(batch[dropped], minlength=len(batches))
-    decode = batches.phase == DECODE
+    decode = batches.counted_decode
+    dropped = dropped & decode[batch]
     size = batches.expert_bytes[batches.layer]
     read_by_lru = int(((batches.lookups - lru.hits) * size)[decode].sum())
     saved = read_by_lru - int(((lookups - hits) * size)[decode].sum())

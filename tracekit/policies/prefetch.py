@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.figures import Figure, Unit
-from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Guesses, Policy, register
 from tracekit.policies.cells import cells_of
-from tracekit.policies.recency import append, append_cold, empty_lists, pop_cold, unlink
-from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND, guesses_in
+from tracekit.policies.retention import BASES, PROMOTED, PROMOTED_LEGEND, check_base, guesses_in
 from tracekit.trace.errors import UsageError
-from tracekit.trace.schema import DECODE
+
+# The counter of reads ahead that lie outside the class of the bound.
+LATE = "speculative_late"
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,18 @@ class PrefetchParams:
     drop_frac : float
         F: a predicted expert with a predicted weight below F / k is not read ahead, because
         drop-cold at F would not read it either. The best prediction is always read. 0: no limit.
+    base : str
+        What evicts and makes room: ``lru``, or ``follow``.
     """
 
     predictor: str = "stale-gate"
     horizon: int = 2
     spec_max: int = 2
     drop_frac: float = 0.0
+    base: str = "lru"
 
     def __post_init__(self) -> None:
+        check_base(self.base)
         if self.spec_max < 0:
             raise ValueError("spec_max must be 0 or more")
         if not self.drop_frac >= 0:
@@ -54,6 +58,12 @@ class Prefetch(Policy):
     ahead was useful if the expert is hit before it is evicted, otherwise it was wasted:
     ``read_bytes = demand_bytes + speculative_useful_bytes + speculative_wasted_bytes``.
 
+    With ``base=follow`` the policy `follow` evicts, and room is made from what is worth least to it. A
+    predicted expert is worth 1, as if its use were certain, until its layer has run.
+
+    With guesses that come true it is of the class that `BoundAhead` bounds. A wrong guess that stays
+    and is hit later (``speculative_late``) lies outside that class.
+
     With ``--bypass`` a batch that is larger than the budget leaves what fits, as in LRU. Reads ahead
     make room as without it, and are charged to the cache.
     """
@@ -69,6 +79,7 @@ class Prefetch(Policy):
         Figure("speculative_useful_bytes", Unit.BYTES, "bytes read ahead and hit before eviction"),
         Figure("speculative_reads", Unit.COUNT, "experts read ahead"),
         Figure("speculative_useful", Unit.COUNT, "experts read ahead and hit before eviction"),
+        Figure(LATE, Unit.COUNT, "useful ones that were wrong at first: no hit of the next load"),
         Figure("speculative_skipped", Unit.COUNT, "reads ahead that found no room"),
         Figure("evicted_by_speculation", Unit.COUNT, "residents that made room for reads ahead"),
         PROMOTED,
@@ -77,48 +88,48 @@ class Prefetch(Policy):
     )
     legend = (
         "reading ahead: every such read is taken to arrive in time; useful: hit before it was "
-        "evicted; skipped: no room; evicted by speculation: residents that made room; demand "
-        "decode: what decoded tokens still wait for",
+        "evicted; late: useful, but not hit by the next load; skipped: no room; evicted by "
+        "speculation: residents that made room; demand decode: what decoded tokens still wait for",
         PROMOTED_LEGEND,
     )
     params: PrefetchParams
+
+    @property
+    def reads_ahead(self) -> int:
+        return self.params.spec_max
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Cell]:
         guesses = guesses_in(batches)
         wanted = self._wanted(guesses, batches.top_k)
-        is_decode = batches.phase == DECODE
 
         def run(cell: Cell, hit: np.ndarray) -> Cell:
             read_bytes = np.empty(len(batches), np.int64)
             prefetched = np.empty(len(batches), np.int32)
-            demand, useful_bytes, reads, useful, skipped, evicted, promoted = _prefetch(
-                batches.keys,
-                batches.batch_start,
-                batches.key_bytes,
-                is_decode,
-                guesses.keys,
+            totals = BASES[self.params.base](
+                batches,
+                guesses,
                 wanted,
                 min(self.params.spec_max, batches.top_k),
-                cell.budget_bytes,
-                batches.bypass,
-                cell.hits,
-                cell.resident_bytes,
+                cell,
                 read_bytes,
                 prefetched,
                 hit,
             )
+            demand, useful_bytes, reads, useful, late, skipped, evicted, promoted = totals
+            read = int(read_bytes[batches.counted].sum())
             counters = {
-                "demand_bytes": int(demand),
-                "speculative_useful_bytes": int(useful_bytes),
-                "speculative_reads": int(reads),
-                "speculative_useful": int(useful),
-                "speculative_skipped": int(skipped),
-                "evicted_by_speculation": int(evicted),
-                "promoted": int(promoted),
-                "speculative_wasted_bytes": int(read_bytes.sum() - demand - useful_bytes),
-                "useful_share": int(useful) / int(reads) if reads else None,
+                "demand_bytes": demand,
+                "speculative_useful_bytes": useful_bytes,
+                "speculative_reads": reads,
+                "speculative_useful": useful,
+                LATE: late,
+                "speculative_skipped": skipped,
+                "evicted_by_speculation": evicted,
+                "promoted": promoted,
+                "speculative_wasted_bytes": read - demand - useful_bytes,
+                "useful_share": useful / reads if reads else None,
             }
             return replace(cell, read_bytes=read_bytes, prefetched=prefetched, counters=counters)
 
@@ -137,117 +148,3 @@ class Prefetch(Policy):
         wanted = np.asarray(~(guesses.weights < self.params.drop_frac / top_k))
         wanted[:, 0] = True
         return wanted
-
-
-# The list of `retention`, and a flag on each entry that was read ahead and not hit since. To make
-# room, the walk from the cold end first only adds up the bytes that it may take, leaving out the
-# batch's keys and the predicted ones; it evicts if they suffice. The best prediction is read
-# first, so the next one stands colder than it.
-@kernel
-def _prefetch(
-    keys: np.ndarray,
-    batch_start: np.ndarray,
-    key_bytes: np.ndarray,
-    is_decode: np.ndarray,
-    guesses: np.ndarray,
-    wanted: np.ndarray,
-    spec_max: int,
-    budget: int,
-    bypass: bool,
-    hits: np.ndarray,
-    resident: np.ndarray,
-    read: np.ndarray,
-    prefetched: np.ndarray,
-    hit: np.ndarray,
-) -> tuple[np.int64, np.int64, np.int64, np.int64, np.int64, np.int64, np.int64]:
-    end = key_bytes.size
-    after, before = empty_lists(end + 1)
-    is_resident = np.zeros(end, np.bool_)
-    is_ahead = np.zeros(end, np.bool_)
-    protected_in = np.full(end, -1, np.int64)
-    used = np.int64(0)
-    demand = np.int64(0)
-    useful_bytes = np.int64(0)
-    reads = np.int64(0)
-    useful = np.int64(0)
-    skipped = np.int64(0)
-    evicted = np.int64(0)
-    promoted = np.int64(0)
-    for b in range(batch_start.size - 1):
-        n_hits = np.int64(0)
-        n_ahead = np.int64(0)
-        bytes_read = np.int64(0)
-        for p in range(batch_start[b], batch_start[b + 1]):
-            key = keys[p]
-            if hit.size:
-                hit[p] = is_resident[key]
-            if is_resident[key]:
-                n_hits += 1
-                unlink(after, before, key)
-                if is_ahead[key]:
-                    is_ahead[key] = False
-                    n_ahead += 1
-                    useful_bytes += key_bytes[key]
-            else:
-                is_resident[key] = True
-                used += key_bytes[key]
-                bytes_read += key_bytes[key]
-            protected_in[key] = b
-            append(after, before, end, key)
-        demand += bytes_read
-        while used > budget and (bypass or protected_in[after[end]] != b):
-            key = pop_cold(after, before, end)
-            is_resident[key] = False
-            is_ahead[key] = False
-            used -= key_bytes[key]
-        hits[b] = n_hits
-        prefetched[b] = n_ahead
-        useful += n_ahead
-        if is_decode[b]:
-            for g in range(guesses.shape[1] - 1, -1, -1):
-                key = guesses[b, g]
-                if key < 0:
-                    continue
-                protected_in[key] = b
-                if is_resident[key]:
-                    promoted += 1
-                    unlink(after, before, key)
-                    append(after, before, end, key)
-            left = spec_max
-            for g in range(guesses.shape[1]):
-                key = guesses[b, g]
-                if left == 0:
-                    break
-                if key < 0 or is_resident[key] or not wanted[b, g]:
-                    continue
-                left -= 1
-                excess = used + key_bytes[key] - budget
-                room = np.int64(0)
-                victim = after[end]
-                while room < excess and victim != end:
-                    if protected_in[victim] != b:
-                        room += key_bytes[victim]
-                    victim = after[victim]
-                if room < excess:
-                    skipped += 1
-                    continue
-                victim = after[end]
-                while excess > 0:
-                    following = after[victim]
-                    if protected_in[victim] != b:
-                        unlink(after, before, victim)
-                        is_resident[victim] = False
-                        is_ahead[victim] = False
-                        used -= key_bytes[victim]
-                        excess -= key_bytes[victim]
-                        evicted += 1
-                    victim = following
-                append_cold(after, before, end, key)
-                is_resident[key] = True
-                is_ahead[key] = True
-                used += key_bytes[key]
-                bytes_read += key_bytes[key]
-                reads += 1
-        resident[b] = used
-        read[b] = bytes_read
-    return demand, useful_bytes, reads, useful, skipped, evicted, promoted

@@ -1,9 +1,11 @@
 """Layers run in a ring: of entries of the same age, evict the one whose layer runs last."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 
@@ -37,6 +39,14 @@ class Ring(Policy):
     name = "ring"
     summary = "evicts what its layer passed over most often, ties the layer that comes round last"
     can_bypass = True
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        return (
+            StateArray(
+                "touched", "L × E", 4 * n_layers * n_expert, "the round in which each was used last"
+            ),
+        )
 
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False

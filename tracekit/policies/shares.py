@@ -1,4 +1,4 @@
-"""A budget in equal shares per MoE layer, where each layer is a cache of its own.
+"""A budget in shares per MoE layer, where each layer is a cache of its own.
 
 In go batches, budgets and the rule of a policy; out come cells of the whole model. Nothing here
 knows which rule it is.
@@ -29,7 +29,7 @@ def one_layer(batches: Batches, layer: int, which: np.ndarray) -> Batches:
 def simulate_in_shares(
     simulate: Simulate, batches: Batches, budgets: np.ndarray, per_lookup: bool
 ) -> list[Cell]:
-    """Replay every layer alone with an equal share of the budget.
+    """Replay every layer alone with its share of the budget, as `Batches.shares` divides it.
 
     A share that is smaller than a layer's routing overflows, as any budget does. No other layer
     gives up room for that, so the layers together may hold more than the budget.
@@ -44,15 +44,15 @@ def simulate_in_shares(
     per_lookup : bool
         Fill ``Cell.hit`` too.
     """
-    n_layers = len(batches.expert_bytes)
+    shares = np.array([batches.shares(budget) for budget in budgets.tolist()])
     shape = (len(budgets), len(batches))
     hits = np.zeros(shape, np.int32)
     resident = np.zeros(shape, np.int64)
     hit = np.zeros((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
-    for layer in range(n_layers):
+    for layer in range(len(batches.expert_bytes)):
         which = np.flatnonzero(batches.layer == layer)
         alone = one_layer(batches, layer, which)
-        for c, cell in enumerate(simulate(alone, budgets // n_layers, per_lookup)):
+        for c, cell in enumerate(simulate(alone, shares[:, layer], per_lookup)):
             hits[c, which] = cell.hits
             resident[c, which] = np.diff(cell.resident_bytes, prepend=0)
             if per_lookup:

@@ -5,7 +5,19 @@ imports them; a predictor may import one that stands above it.
 """
 
 # isort: off
-from tracekit.predictors.base import PREDICTORS, LearnedPredictor, Predictor, register
+from tracekit.predictors.base import (
+    PREDICTORS,
+    TOKEN,
+    Horizon,
+    LearnedPredictor,
+    Predictor,
+    register,
+)
+from tracekit.predictors.online import (
+    OnlinePredictor,
+    PassByPassPredictor,
+    PlainOnlinePredictor,
+)
 
 from tracekit.predictors.stale_gate import StaleGate
 from tracekit.predictors.prev_token import PrevToken
@@ -17,6 +29,9 @@ from tracekit.predictors.stale_gate_renorm import StaleGateRenorm
 from tracekit.predictors.stale_gate_fit import StaleGateFit
 from tracekit.predictors.embedding_gate import EmbeddingGate
 from tracekit.predictors.token_table import TokenTable
+from tracekit.predictors.layer_table import LayerTable
+from tracekit.predictors.recall import Recall
+from tracekit.predictors.recall_gate import RecallGate
 from tracekit.predictors.combined import Combined
 from tracekit.predictors.oracle import Oracle
 from tracekit.predictors.static_hot_insample import StaticHotInSample
@@ -24,15 +39,23 @@ from tracekit.predictors.static_hot_insample import StaticHotInSample
 
 __all__ = [
     "PREDICTORS",
+    "TOKEN",
     "Combined",
     "Control",
     "EmbeddingGate",
+    "Horizon",
     "LayerLag",
+    "LayerTable",
     "LearnedPredictor",
+    "OnlinePredictor",
     "Oracle",
+    "PassByPassPredictor",
+    "PlainOnlinePredictor",
     "Predictor",
     "PrevToken",
     "RandomGuess",
+    "Recall",
+    "RecallGate",
     "StaleGate",
     "StaleGateFit",
     "StaleGateRenorm",

@@ -1,8 +1,8 @@
 """What a predictor is given, what it gives back, and how to add one.
 
 A predictor is given blocks of decoded tokens and gives back a score for every expert. It knows
-nothing of who scores it or acts on it. A predictor is one small class. This one is complete; saved as ``same_ids.py`` it runs as
-``tracekit predict run.trace --predictor same_ids:SameIds``:
+nothing of who scores it or acts on it. A predictor is one small class. This one is complete; saved as
+``same_ids.py`` it runs as ``tracekit predict run.trace --predictor same_ids:SameIds``:
 
 >>> import numpy as np
 >>> from tracekit.predictors import Predictor
@@ -22,13 +22,17 @@ nothing of who scores it or acts on it. A predictor is one small class. This one
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
 from tracekit.registry import Registry
 from tracekit.routing.blocks import Block
 from tracekit.routing.routers import Routers
+
+# The horizon of a predictor that is asked before the token has begun.
+TOKEN: Final = "token"
+Horizon = int | Literal["token"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,10 @@ class Predictor(ABC):
         layers.
     has_horizon : bool
         It looks ahead from a layer that lies `horizon` MoE layers before the one it predicts.
+    looks_before_token : bool
+        It has a horizon, and can be asked before the token has begun too: at horizon ``token``.
+        Then `before_token` is set, and `horizon` is the number of MoE layers, so that it looks from
+        no layer of the token.
     gives_logits : bool
         `scores` are router logits, to be ranked by the model's own selection rule. Otherwise they
         are ranked as they stand.
@@ -85,6 +93,7 @@ class Predictor(ABC):
     Params: ClassVar[type[Any]] = NoParams
     needs: ClassVar[tuple[str, ...]] = ()
     has_horizon: ClassVar[bool] = False
+    looks_before_token: ClassVar[bool] = False
     gives_logits: ClassVar[bool] = False
     in_time: ClassVar[bool] = True
     knows_answer: ClassVar[bool] = False
@@ -92,9 +101,10 @@ class Predictor(ABC):
     is_floor: ClassVar[bool] = False
     repeats_previous_token: ClassVar[bool] = False
 
-    def __init__(self, routers: Routers, horizon: int = 1, seed: int = 0, params: Any = None):
+    def __init__(self, routers: Routers, horizon: Horizon = 1, seed: int = 0, params: Any = None):
         self.routers = routers
-        self.horizon = horizon
+        self.before_token = horizon == TOKEN
+        self.horizon: int = routers.n_layers if horizon == TOKEN else horizon
         self.seed = seed
         self.params: Any = self.Params() if params is None else params
 
@@ -102,6 +112,11 @@ class Predictor(ABC):
     def is_rival(cls) -> bool:
         """Say whether it may be called the best of several: it guesses, and has not seen the answer."""
         return not (cls.knows_answer or cls.is_control or cls.is_floor)
+
+    @classmethod
+    def cannot_run_on(cls, routers: Routers) -> str | None:
+        """Say in one sentence why it cannot run on a model, as one that is too large; None if it can."""
+        return None
 
     def reaches(self, layer: int) -> bool:
         """Say whether the layer, an index among the MoE layers, can be predicted at all.
@@ -111,7 +126,7 @@ class Predictor(ABC):
         of_layers = [name for name in self.needs if name in ("router_matrix", "norm_weight")]
         if not all(self.routers.knows(layer, name) for name in of_layers):
             return False
-        if not self.has_horizon:
+        if self.before_token or not self.has_horizon:
             return True
         of_source = [name for name in self.needs if name in ("gate_input", "norm_weight")]
         source = layer - self.horizon

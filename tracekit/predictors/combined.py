@@ -1,4 +1,4 @@
-"""Stale gate, token table and the previous token's logits in one fit."""
+"""Stale gate, token table and the previous token's logits in one fit, and recall's vote."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -7,6 +7,7 @@ import numpy as np
 
 from tracekit.predictors.base import register
 from tracekit.predictors.learning.logits import as_features
+from tracekit.predictors.learning.recalling import Recalling, WeighedParams
 from tracekit.predictors.learning.ridge import affordable_groups
 from tracekit.predictors.learning.token_counts import TokenCounts
 from tracekit.predictors.stale_gate_fit import StaleGateFit
@@ -14,20 +15,36 @@ from tracekit.routing.blocks import Block
 
 
 @register
-class Combined(StaleGateFit):
+class Combined(StaleGateFit, Recalling):
     """Correct the stale logits by what they, the token table and the previous token's logits say.
 
     There is a ridge regression per layer on the real minus the stale logits, as in stale-gate-fit.
     It sees the token table as how often each expert was selected for the token id. The table that a
     training row sees leaves out the row's own fold, since otherwise it would be surer than it will
     be later. It leaves out the fold that is held out too, so each fold held out has sums of its own.
+
+    The vote of `recall`, learned while it runs, is added to the fitted logits: `weight` times, and by
+    default 0.5 times at horizon 1 and once from horizon 2 on, half of what recall-gate begins with,
+    for the fit knows a part of it already. One to four layers ahead that names 79.7, 72.7, 68.2 and
+    64.3 % of the slots of the bundled trace, and 77.8, 69.4, 64.0 and 59.8 % without the vote
+    (``--param combined.weight=0``). ::
+
+        tracekit predict data/tiny-moe-64e.trace --predictor combined --horizon 1,2,3,4
     """
 
     name = "combined"
-    summary = "stale-gate-fit, token-table and the previous token's logits in one fit"
+    summary = "stale-gate-fit, token-table and the previous token's logits in one fit, and a vote"
     short_name = None
     needs: ClassVar[tuple[str, ...]] = ("gate_input", "logits", "token", "router_matrix")
     readings = 2
+    Params = WeighedParams
+    params: WeighedParams
+
+    @property
+    def _weight(self) -> float:
+        if self.params.weight is not None:
+            return self.params.weight
+        return 0.5 if self.horizon == 1 else 1.0
 
     @property
     def n_features(self) -> int:
@@ -72,7 +89,7 @@ class Combined(StaleGateFit):
                 self._means[layer] = one[layer].feature_means[-self.routers.n_expert :]
 
     def scores(self, block: Block, layer: int) -> np.ndarray:
-        """Return corrected logits; a turn's first token takes mean logits for the previous ones."""
+        """Return fitted logits and the vote; a turn's first token takes mean logits as previous ones."""
         stale = self._stale_logits(block, layer)
         if layer not in self._fits:
             return stale
@@ -81,14 +98,15 @@ class Combined(StaleGateFit):
         previous = as_features(block.previous("logits", layer))
         previous[~block.has_previous] = self._means[layer]
         features = np.concatenate([as_features(stale), table, previous], axis=1)
-        fitted: np.ndarray = stale + features @ coefficients + intercepts
+        vote = np.float32(self._weight) * self._past.vote(block, layer)
+        fitted: np.ndarray = stale + features @ coefficients + intercepts + vote
         return fitted.astype(np.float32)
 
     @property
     def size_bytes(self) -> int:
-        """A device carries coefficients, and a table of counts of 2 bytes."""
+        """A device carries coefficients, a table of counts of 2 bytes, and what recall does."""
         table = 2 * self._table.n_ids * self.routers.n_layers * self.routers.n_expert
-        return super().size_bytes + table
+        return super().size_bytes + table + self._past.size_bytes
 
     @property
     def notes(self) -> tuple[str, ...]:

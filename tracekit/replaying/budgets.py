@@ -24,6 +24,7 @@ def budgets_in_bytes(
     cache_mib: Sizes = None,
     cache_fraction: Sizes = None,
     cache_bytes: int | Sequence[int] | None = None,
+    cache_slots: int | Sequence[int] | None = None,
 ) -> np.ndarray:
     """Return the cache budgets that were asked for, each once, in the order given.
 
@@ -40,6 +41,9 @@ def budgets_in_bytes(
         Fractions of the expert bank, from 0 to 1.
     cache_bytes : int or sequence of int, optional
         Sizes in bytes, 0 or more.
+    cache_slots : int or sequence of int, optional
+        Numbers of experts of every MoE layer, from 0 to all. They are given alone: what a policy
+        with a share for each layer does with a budget in bytes is another thing.
 
     Returns
     -------
@@ -48,15 +52,25 @@ def budgets_in_bytes(
     Raises
     ------
     UsageError
-        A size is negative, not finite or not a number.
+        A size is negative, not finite or not a number; there are both sizes and slots, or more slots
+        than experts.
     MissingDataError
         A size is given in MiB or bytes, and those of the experts are not known.
     """
+    others = (cache_mib, cache_fraction, cache_bytes)
+    if cache_slots is not None:
+        if any(size is not None for size in others):
+            raise UsageError(
+                "Cache budgets are given in slots (experts of every layer) or as sizes, not as both; "
+                "replay twice."
+            )
+        slots = [_checked_slots(n, batches.n_expert) for n in as_list(cache_slots)]
+        return _each_once([n * int(batches.expert_bytes.sum()) for n in slots])
     if not batches.sized:
         if cache_mib is not None or cache_bytes is not None:
             raise MissingDataError(
                 "A cache has no size in MiB, since the trace does not say how many bytes an expert "
-                "has; give --cache-fraction, or the sizes: `tracekit import` takes --model PATH or "
+                "has; give --cache-fraction or --cache-slots, or the sizes: `tracekit import` takes --model PATH or "
                 "--expert-mib M."
             )
         recorded = None
@@ -66,12 +80,36 @@ def budgets_in_bytes(
     for fraction in _given(cache_fraction):
         sizes.append(_checked_size("cache_fraction", fraction, 1) * batches.bank_bytes)
     sizes += [checked_bytes(size) for size in _given(cache_bytes)]
-    if cache_mib is None and cache_fraction is None and cache_bytes is None:
+    if all(size is None for size in others):
         default = [fraction * batches.bank_bytes for fraction in DEFAULT_FRACTIONS]
         sizes = default if recorded is None else [recorded]
+    return _each_once([round(size) for size in sizes])
+
+
+def _each_once(sizes: Sequence[int]) -> np.ndarray:
+    """Return `sizes` without repetitions, int64 [C].
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    """
     if not sizes:
         raise UsageError("There is no cache budget to replay at; give at least one.")
-    return np.array(list(dict.fromkeys(round(size) for size in sizes)), np.int64)
+    return np.array(list(dict.fromkeys(sizes)), np.int64)
+
+
+def _checked_slots(slots: object, n_expert: int) -> int:
+    if (
+        not isinstance(slots, Integral)
+        or isinstance(slots, bool)
+        or not 0 <= int(slots) <= n_expert
+    ):
+        raise UsageError(
+            f"cache_slots takes whole numbers of experts of a layer, from 0 to all {n_expert}, not "
+            f"{shown(slots)}."
+        )
+    return int(slots)
 
 
 def checked_bytes(size: float) -> int:

@@ -154,7 +154,16 @@ def is_own(trace: Trace) -> bool:
 
 def is_plain(policy: type[Policy]) -> bool:
     """Say whether an engine could have had this policy without more than it sees itself."""
-    unlike = ("offline", "stochastic", "needs_predictor", "speculative", "lossy", "gives_limits")
+    unlike = (
+        "offline",
+        "stochastic",
+        "needs_predictor",
+        "needs_popularity",
+        "speculative",
+        "lossy",
+    )
+    if policy.gives_limits:
+        return False
     return not any(getattr(policy, flag) for flag in unlike)
 
 

@@ -1,9 +1,14 @@
-"""What each policy is given to run on: the batches, and the guesses of its predictor."""
+"""What each policy is given to run on: the batches, and what it knows beside them.
+
+That is the guesses of its predictor, or how often each expert was used elsewhere.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tracekit.formats import ExpertCounts
 from tracekit.policies import Batches, Policy
+from tracekit.replaying.warming import Warm, warmed_by
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError, TracekitError
 from tracekit.trace.schema import DECODE
@@ -38,8 +43,12 @@ def runnable(
     batches: Batches,
     seed: int,
     train: Trace | None = None,
+    counts: ExpertCounts | None = None,
+    warm: Warm | None = None,
 ) -> tuple[list[Runnable], list[str]]:
     """Return the policies that can run on `trace`, and sentences about the others.
+
+    With `warm`, each is given what it runs on there too, and first.
 
     Raises
     ------
@@ -50,15 +59,25 @@ def runnable(
     sentences: list[str] = []
     first_error: TracekitError | None = None
     shared: Shared = {}
+    warmed: Shared = {}
+    joined: dict[int, Batches] = {}  # by the batches of `trace`, which `shared` keeps
     for policy in policies:
         try:
-            given = inputs_of(policy, trace, batches, seed, shared, train)
+            given = inputs_of(policy, trace, batches, seed, shared, train, counts)
+            first = None
+            if warm is not None:
+                learned_on = warm.learned_on(train)
+                first = inputs_of(
+                    policy, warm.trace, warm.batches, seed, warmed, learned_on, counts
+                )
         except (MissingDataError, NoMeaningError) as error:
             first_error = first_error or error
             sentences.append(f"Left out: {policy.name}, because {error}")
             continue
-        able.append(Runnable(policy, given))
         share = _guessed_share(given)
+        if first is not None:
+            given = joined.setdefault(id(given), warmed_by(first, given))
+        able.append(Runnable(policy, given))
         if share < _LEAST_GUESSED:
             sentences.append(
                 f"{policy.name} acts on {policy.params.predictor} for only {100 * share:.0f} % of "
@@ -87,11 +106,12 @@ def inputs_of(
     seed: int = 0,
     shared: Shared | None = None,
     train: Trace | None = None,
+    counts: ExpertCounts | None = None,
 ) -> Batches:
-    """Return `batches` with what `policy` asks for: the guesses of its predictor.
+    """Return `batches` with what `policy` asks for: the guesses of its predictor, or popularity.
 
     Policies that act on the same guesses take them from `shared`, where the first leaves them.
-    They learn on `train`, or on the other turns of `trace`.
+    They learn on `train`, or on the other turns of `trace`. `counts` of experts go before both.
 
     Raises
     ------
@@ -100,7 +120,7 @@ def inputs_of(
         `bypass`, and the policy has no meaning there.
     MissingDataError
         The trace lacks a column that the predictor needs, or it does not know the rank of the slots
-        and the policy goes by it. Or the policy leaves experts out and the trace has decode passes
+        and the policy goes by it. Or it learns on other turns, and there are none. Or it leaves experts out and the trace has decode passes
         of several tokens.
     """
     if policy.needs_rank and trace.facts.slot_order != "ranked":
@@ -118,8 +138,13 @@ def inputs_of(
             f"{policy.name} leaves experts out token by token, and {trace.name} has decode passes "
             f"of up to {trace.most_decoded_at_once} tokens, whose experts are loaded together."
         )
+    known = None
+    if policy.needs_popularity:
+        from tracekit.replaying.popularity import popularity
+
+        known = popularity(policy, trace, batches, train, counts)
     if not policy.needs_predictor:
-        return batches
+        return replace(batches, popularity=known) if known else batches
     if not (hasattr(policy.params, "predictor") and hasattr(policy.params, "horizon")):
         raise UsageError(
             f"Policy {policy.name!r} needs a predictor, so its Params need fields predictor and "
@@ -132,4 +157,4 @@ def inputs_of(
     if source not in shared:
         found = guesses(trace, batches, policy.params, seed, train)
         shared[source] = replace(batches, guesses=found)
-    return shared[source]
+    return replace(shared[source], popularity=known) if known else shared[source]

@@ -9,6 +9,7 @@ from tracekit.figures import Figure, Unit, counted
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import COLUMNS, LAYER_COLUMNS, Row
 from tracekit.replaying.text import replay_parts
+from tracekit.replaying.times import TIME_COLUMNS
 from tracekit.table import Part, as_html, as_text
 from tracekit.trace import Trace, provenance
 
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
 # pandas has no null in its plain types of whole numbers and truth values.
 _NULLABLE_TYPES = {
+    Unit.NAME: "object",
     Unit.COUNT: "Int64",
     Unit.BYTES: "Int64",
     Unit.FLAG: "boolean",
     Unit.FRACTION: "float64",
     Unit.MS: "float64",
     Unit.MIB: "float64",
+    Unit.PER_SECOND: "float64",
 }
 # Null only in a result without any size.
 _SIZES = ("cache_bytes", "cache_mib")
@@ -70,8 +73,9 @@ class ReplayResult:
 
         `params` is a mapping, and `label` what the table calls the row: the policy, and the
         parameters that tell it apart. `gap_to_bound` is how much higher the bound's cumulative hit
-        rate is, `gap_to_bound_decode` its decode hit rate: NaN where the bound says nothing (a
-        policy over its budget, one that reads ahead, one that skips experts).
+        rate is, `gap_to_bound_decode` its decode hit rate, and `bound_class` which policies that
+        bound is of: NaN where it says nothing (a policy over its budget, one that skips experts,
+        one whose wrong guesses are hit later).
         """
         rows = []
         for row, label in zip(self.rows, labels_of(self.rows), strict=True):
@@ -81,7 +85,7 @@ class ReplayResult:
                 flat[f"validation_{name}"] = value
             rows.append({"policy": row.policy, "label": label, **flat})
         counters = [figure for row in self.rows for figure in row.counter_figures]
-        return _frame(rows, [*COLUMNS, *counters])
+        return _frame(rows, [*COLUMNS, *TIME_COLUMNS, *counters])
 
     @property
     def layers(self) -> "pd.DataFrame | None":
@@ -117,7 +121,7 @@ class ReplayResult:
         )
 
     def _parts(self) -> list[Part]:
-        return replay_parts(self.trace, self.rows, self.notes, self.config["flash_mib_s"])
+        return replay_parts(self.trace, self.rows, self.notes, self.config)
 
     def to_text(self) -> str:
         """Return the table that the command line prints, with what its marks mean."""

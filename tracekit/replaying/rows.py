@@ -8,9 +8,12 @@ import numpy as np
 
 from tracekit.figures import MIB, Declared, Figure, Unit, columns_of
 from tracekit.policies.base import Batches, Cell, Limit, Policy
+from tracekit.policies.bound import Bound
+from tracekit.policies.prefetch import LATE
+from tracekit.replaying.kept import kept_to_budget, kept_to_shares
 from tracekit.replaying.reads import reads_of
+from tracekit.replaying.times import RowTime
 from tracekit.trace.errors import UsageError
-from tracekit.trace.schema import DECODE
 
 DEMAND = Figure(
     "demand_bytes_decode",
@@ -32,6 +35,13 @@ class Identity:
     cache_mib: Annotated[float | None, Declared(Unit.MIB, "the cache budget")]
     cache_fraction: Annotated[
         float, Declared(Unit.FRACTION, "the cache budget as a share of all experts")
+    ]
+    cache_slots: Annotated[
+        int | None,
+        Declared(
+            Unit.COUNT,
+            "the cache budget in experts of every MoE layer; null where it was given in bytes",
+        ),
     ]
     under_token_cycle: Annotated[
         bool, Declared(Unit.FLAG, "the budget is smaller than one token cycle")
@@ -99,10 +109,29 @@ class Row(Totals, Identity):
         that is larger.
     kept_to_budget_decode : bool
         The same of the decode batches after each turn's first decoded token.
+    kept_to_shares : bool
+        The same of every layer and its share of the budget.
+    bound : Bound or None
+        The bound of the class that the policy is of, where it holds for this row.
     layers : tuple of LayerRow or None
         The figures of each MoE layer; None if they were not asked for.
     """
 
+    bound_class: Annotated[
+        str | None,
+        Declared(
+            Unit.NAME,
+            "which policies its bound is of: `demand`, those that read on demand; `layer-shares`, those "
+            "whose layers do so within their shares; `reads-ahead`, those that also read ahead what the "
+            "next load asks for",
+        ),
+    ]
+    bound_hit_rate_cumulative: Annotated[
+        float | None, Declared(Unit.FRACTION, "the cumulative hit rate that this bound allows")
+    ]
+    bound_hit_rate_decode: Annotated[
+        float | None, Declared(Unit.FRACTION, "the decode hit rate that this bound allows")
+    ]
     gap_to_bound: Annotated[
         float | None, Declared(Unit.FRACTION, "how much higher the bound's cumulative hit rate is")
     ]
@@ -126,8 +155,11 @@ class Row(Totals, Identity):
     counters: Mapping[str, int | float | None] = field(default_factory=dict)
     kept_to_budget: bool = True
     kept_to_budget_decode: bool = True
+    kept_to_shares: bool = True
+    bound: Bound | None = field(default=None, repr=False)
     layers: tuple[LayerRow, ...] | None = None
     validation: Validation | None = None
+    time: RowTime | None = None
     flash_ms_per_token_decode: Annotated[
         float | None,
         Declared(Unit.MS, "how long flash is busy for a decoded token, at the rate that was given"),
@@ -156,13 +188,26 @@ class Row(Totals, Identity):
         """Whether its decode hit rate is of the same lookups, at the same budget, as that of LRU."""
         return self.is_bound or (self.kept_to_budget_decode and not self.replayed.lossy)
 
-    def under(self, limit: "Row") -> "Row":
-        """Return this row with its distance to the bound `limit`, where the bound holds for it."""
-        policy = self.replayed
-        if policy.speculative or policy.lossy or self.is_bound or not self.kept_to_budget:
+    def under(self, bound: Bound | None, limit: "Row | None") -> "Row":
+        """Return this row with the `limit` of its `bound`, and its distance, where that holds for it.
+
+        A policy that reads ahead has a distance only if it is of the class: if none of its wrong
+        guesses was hit later.
+        """
+        kept = self.kept_to_shares if self.replayed.in_shares else self.kept_to_budget
+        if bound is None or limit is None or not kept:
             return self
-        return replace(
+        row = replace(
             self,
+            bound=bound,
+            bound_class=bound.kind,
+            bound_hit_rate_cumulative=limit.hit_rate_cumulative,
+            bound_hit_rate_decode=limit.hit_rate_decode,
+        )
+        if self.counters.get(LATE):
+            return row
+        return replace(
+            row,
             gap_to_bound=_difference(limit.hit_rate_cumulative, self.hit_rate_cumulative),
             gap_to_bound_decode=_difference(limit.hit_rate_decode, self.hit_rate_decode),
         )
@@ -184,6 +229,8 @@ class Row(Totals, Identity):
         record |= self.counters
         if self.validation is not None:
             record["validation"] = asdict(self.validation)
+        if self.time is not None:
+            record |= self.time.to_record()
         return record
 
 
@@ -195,6 +242,15 @@ def _no_bytes(columns: Sequence[Figure]) -> dict[str, Any]:
     return {each.name: None for each in columns if each.unit in (Unit.BYTES, Unit.MIB)}
 
 
+_NO_BOUND: dict[str, Any] = dict.fromkeys(
+    (
+        "bound_class",
+        "bound_hit_rate_cumulative",
+        "bound_hit_rate_decode",
+        "gap_to_bound",
+        "gap_to_bound_decode",
+    )
+)
 # What every record has; the time that flash is busy only where a rate was given.
 RECORD = tuple(figure for figure in COLUMNS if figure.unit is not Unit.MS)
 
@@ -210,27 +266,26 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
     if isinstance(cell, Limit):
         return _of_limit(policy, batches, cell, per_layer)
     reads = reads_of(batches, cell)
-    decode = batches.phase == DECODE
-    in_hand = 0 if batches.bypass else batches.lookups * batches.expert_bytes[batches.layer]
-    kept = cell.resident_bytes <= np.maximum(in_hand, cell.budget_bytes)
+    counted, decode = batches.counted, batches.counted_decode
+    kept = kept_to_budget(batches, cell)
     later = batches.after_first_decode
-    peak = int(cell.resident_bytes.max(initial=0))
-    peak_decode = int(cell.resident_bytes[later].max()) if later.any() else None
+    peak = int(cell.resident_bytes[counted].max(initial=0))
+    in_peak = later & decode
+    peak_decode = int(cell.resident_bytes[in_peak].max()) if in_peak.any() else None
     counters = _counters(policy, cell)
     if policy.speculative:
         counters[DEMAND.name] = int(reads.demand_bytes[decode].sum())
     return Row(
         **_identity(policy, batches, cell.budget_bytes),
         **_totals(
-            int(reads.lookups.sum()),
-            int(cell.hits.sum()),
+            int(reads.lookups[counted].sum()),
+            int(cell.hits[counted].sum()),
             int(reads.lookups[decode].sum()),
             int(cell.hits[decode].sum()),
-            int(reads.read_bytes.sum()),
+            int(reads.read_bytes[counted].sum()),
             int(reads.read_bytes[decode].sum()),
         ),
-        gap_to_bound=None,
-        gap_to_bound_decode=None,
+        **_NO_BOUND,
         peak_resident_bytes=peak,
         peak_resident_bytes_decode=peak_decode,
         over_budget=peak > cell.budget_bytes,
@@ -239,6 +294,7 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
         counters=counters,
         kept_to_budget=bool(kept.all()),
         kept_to_budget_decode=bool(kept[later].all()),
+        kept_to_shares=not policy.in_shares or kept_to_shares(batches, cell),
         layers=(
             _by_layer(batches, reads.lookups, cell.hits, reads.read_bytes) if per_layer else None
         ),
@@ -246,19 +302,17 @@ def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool
 
 
 def _of_limit(policy: Policy, batches: Batches, limit: Limit, per_layer: bool) -> Row:
-    decode = batches.phase == DECODE
     return Row(
         **_identity(policy, batches, limit.budget_bytes),
         **_totals(
-            int(batches.lookups.sum()),
+            int(batches.lookups[batches.counted].sum()),
             limit.hits,
-            int(batches.lookups[decode].sum()),
+            int(batches.lookups[batches.counted_decode].sum()),
             limit.hits_decode,
             limit.read_bytes,
             limit.read_bytes_decode,
         ),
-        gap_to_bound=None,
-        gap_to_bound_decode=None,
+        **_NO_BOUND | {"bound_class": policy.kind if isinstance(policy, Bound) else None},
         peak_resident_bytes=None,
         peak_resident_bytes_decode=None,
         over_budget=None,
@@ -287,6 +341,7 @@ def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:
         "cache_bytes": budget,
         "cache_mib": budget / MIB,
         "cache_fraction": budget / batches.bank_bytes if batches.bank_bytes else 0.0,
+        "cache_slots": batches.slots(budget) if batches.in_slots else None,
         "budget": budget,
         "under_token_cycle": budget < batches.token_cycle_bytes,
         "bypass": batches.bypass,
@@ -324,9 +379,7 @@ def _difference(high: float | None, low: float | None) -> float | None:
 def _by_layer(
     batches: Batches, lookups: np.ndarray, hits: np.ndarray | None, read_bytes: np.ndarray | None
 ) -> tuple[LayerRow, ...]:
-    decode = batches.phase == DECODE
-
-    def sums(per_batch: np.ndarray | None, which: np.ndarray | slice) -> list[int | None]:
+    def sums(per_batch: np.ndarray | None, which: np.ndarray) -> list[int | None]:
         n_layers = len(batches.expert_bytes)
         if per_batch is None:
             return [None] * n_layers
@@ -334,11 +387,10 @@ def _by_layer(
         of_layers = np.bincount(batches.layer[which], per_batch[which], n_layers)
         return [int(total) for total in of_layers]
 
-    everything = slice(None)
     columns = (
         sums(per_batch, which)
         for per_batch in (lookups, hits, read_bytes)
-        for which in (everything, decode)
+        for which in (batches.counted, batches.counted_decode)
     )
     return tuple(
         LayerRow(layer=layer, **_totals(n, hit, n_decode, hit_decode, read, read_decode))

@@ -1,13 +1,14 @@
 """The table of a replay: it must not mislead a reader who has no documentation at hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tracekit.figures import NONE, Figure, budget_mib, counted, mib, percent, printable
-from tracekit.policies.bound import bounded
+from tracekit.figures import NONE, Figure, budget_mib, counted, joined, mib, percent, printable
+from tracekit.policies.bound import Bound, BoundAhead, bounded
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import LayerRow, Row
-from tracekit.routing.turns import n_decode_passes
+from tracekit.replaying.time_text import time_parts
 from tracekit.table import Column, Part, Table
 from tracekit.trace import Trace
 
@@ -27,7 +28,7 @@ class Labelled:
 
 
 def replay_parts(
-    trace: Trace, rows: Sequence[Row], notes: Sequence[str], flash_mib_s: float | None
+    trace: Trace, rows: Sequence[Row], notes: Sequence[str], config: Mapping[str, Any]
 ) -> list[Part]:
     """Return what was replayed, the tables, what their marks mean, the notes.
 
@@ -36,16 +37,19 @@ def replay_parts(
     trace : Trace
     rows : sequence of Row
     notes : sequence of str
-    flash_mib_s : float or None
-        The rate at which flash reads, if it was given.
+    config : mapping
+        ``ReplayResult.config``.
     """
     # Sorting is stable: at each size, policies stand as asked for.
     labelled = sorted(map(Labelled, labels_of(rows), rows), key=_budget)
-    figures = _figures(trace, labelled, with_flash=flash_mib_s is not None)
-    parts: list[Part] = [_head(trace, rows), figures, *_counters(labelled)]
+    figures = _figures(config, labelled)
+    parts: list[Part] = [_head(trace, rows, config), figures, *_counters(labelled)]
+    if config["time"] is not None:
+        leading = [_label_column(), *_slots_columns(rows), Column[Labelled]("cache\nMiB ", _cache)]
+        parts += time_parts(leading, labelled, config["time"])
     if any(row.layers for row in rows):
         parts += _layers(labelled)
-    legend = _legend([each.row for each in labelled], flash_mib_s, _has_drafts(trace))
+    legend = _legend([each.row for each in labelled], config)
     parts.append("\n".join([*legend, *(note for note in notes if note not in trace.warnings)]))
     return parts
 
@@ -54,11 +58,13 @@ def _budget(each: Labelled) -> int:
     return each.row.budget
 
 
-def _head(trace: Trace, rows: Sequence[Row]) -> str:
+def _head(trace: Trace, rows: Sequence[Row], config: Mapping[str, Any]) -> str:
     incomplete = "" if trace.complete else " (incomplete)"
-    tokens = counted(trace.n_decoded, "decoded token")
-    if _has_drafts(trace):
-        tokens += f" in {counted(n_decode_passes(trace), 'decode pass', 'decode passes')}"
+    tokens = counted(config["tokens_decode"], "decoded token")
+    if _has_drafts(config):
+        tokens += f" in {counted(config['passes_decode'], 'decode pass', 'decode passes')}"
+    if config["skip"]:
+        tokens += f" that count, of {trace.n_decoded}"
     lines = [
         printable(
             f"{trace.name}{incomplete}: {trace.facts.model.name}, {len(trace.moe_layers)} MoE layers "
@@ -69,6 +75,15 @@ def _head(trace: Trace, rows: Sequence[Row]) -> str:
     if not _lookups_differ(rows):
         first = rows[0]
         lines.append(f"expert lookups: {first.lookups_decode} decode, {first.lookups} cumulative")
+    if config["skip"]:
+        of_turn = counted(config["skip"], "decoded token")
+        lines.append(
+            f"skip: the first {of_turn} of each turn: replayed, and in no figure of decode"
+        )
+    if config["warm"] is not None:
+        lines.append(
+            printable(f"warm: {config['warm']} was replayed first: in the cache, and in no figure")
+        )
     if rows[0].bypass:
         lines.append(
             "bypass: the engine may drop at once what it has just used; the scratch buffer that it "
@@ -114,12 +129,19 @@ def _share_column() -> Column[Labelled]:
     return Column("cache\n% of\nbank", lambda each: percent(each.row.cache_fraction))
 
 
+def _slots_columns(rows: Sequence[Row]) -> list[Column[Labelled]]:
+    """Return a column of budgets in experts of every layer, if they were given so."""
+    if all(row.cache_slots is None for row in rows):
+        return []
+    return [Column("cache\nslots\na layer", lambda each: str(each.row.cache_slots))]
+
+
 def _label_column() -> Column[Labelled]:
     return Column("policy", lambda each: each.label, left=True)
 
 
-def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Table[Labelled]:
-    tokens, passes = trace.n_decoded, n_decode_passes(trace)
+def _figures(config: Mapping[str, Any], labelled: Sequence[Labelled]) -> Table[Labelled]:
+    tokens, passes = config["tokens_decode"], config["passes_decode"]
     rows = [each.row for each in labelled]
 
     def read_per(count: int) -> Callable[[Labelled], str]:
@@ -129,11 +151,15 @@ def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Ta
 
         return shown
 
+    hit_rate = Column[Labelled](
+        "decode\nhit rate\n%", lambda e: _at_most(e.row, percent(e.row.hit_rate_decode))
+    )
     columns: list[Column[Labelled]] = [
         _label_column(),
+        *_slots_columns(rows),
         Column("cache\nMiB ", _cache),
         _share_column(),
-        Column("decode\nhit rate\n%", lambda e: _at_most(e.row, percent(e.row.hit_rate_decode))),
+        hit_rate,
         *_above_lru(rows),
         Column(
             "cumulative\nhit rate\n%",
@@ -142,7 +168,7 @@ def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Ta
         Column("cumulative\nbelow bound\npoints", lambda e: percent(e.row.gap_to_bound)),
         Column("decode\nread per\ntoken\nMiB", read_per(tokens)),
         *([Column("decode\nread per\npass\nMiB", read_per(passes))] if passes != tokens else []),
-        *(_flash(with_passes=passes != tokens) if with_flash else []),
+        *(_flash(with_passes=passes != tokens) if config["flash_mib_s"] is not None else []),
         Column("cumulative\nread\nMiB", lambda e: _at_least(e.row, mib(e.row.read_bytes))),
         Column(
             "decode\npeak\nresident\nMiB ",
@@ -154,7 +180,8 @@ def _figures(trace: Trace, labelled: Sequence[Labelled], with_flash: bool) -> Ta
         ),
     ]
     if _lookups_differ(rows):
-        columns[3:3] = [
+        at = columns.index(hit_rate)
+        columns[at:at] = [
             Column("decode\nlookups", lambda e: str(e.row.lookups_decode)),
             Column("cumulative\nlookups", lambda e: str(e.row.lookups)),
         ]
@@ -220,13 +247,35 @@ def _counters(labelled: Sequence[Labelled]) -> list[Table[Labelled]]:
         Table(
             [
                 _label_column(),
+                *_slots_columns([each.row for each in same]),
                 *([_share_column()] if same[0].row.cache_bytes is None else []),
                 Column("cache\nMiB ", _cache),
+                *_bound_ahead(same),
                 *(_counter(figure) for figure in figures),
             ],
             same,
         )
         for figures, same in alike.items()
+    ]
+
+
+def _bound_ahead(labelled: Sequence[Labelled]) -> list[Column[Labelled]]:
+    """Return the hit rates that the bound of what reads ahead allows, if it was replayed."""
+    if not any(isinstance(each.row.bound, BoundAhead) for each in labelled):
+        return []
+
+    def allowed(rate: float | None) -> str:
+        return NONE if rate is None else f"≤ {percent(rate)}"
+
+    return [
+        Column(
+            "decode\nbound with\nreading\nahead\n%",
+            lambda each: allowed(each.row.bound_hit_rate_decode),
+        ),
+        Column(
+            "cumulative\nbound with\nreading\nahead\n%",
+            lambda each: allowed(each.row.bound_hit_rate_cumulative),
+        ),
     ]
 
 
@@ -248,6 +297,8 @@ def _layers(labelled: Sequence[Labelled]) -> list[Table[Layers]]:
 
 
 def _size(row: Row) -> str:
+    if row.cache_slots is not None:
+        return f"{counted(row.cache_slots, 'expert')} a layer"
     if row.cache_bytes is None:
         return f"{percent(row.cache_fraction)} % of all experts"
     return f"{budget_mib(row.cache_bytes)} MiB"
@@ -257,18 +308,24 @@ def _rate_of_layer(label: str, place: int) -> Column[Layers]:
     return Column(label, lambda layers: percent(layers[place].hit_rate_decode))
 
 
-def _has_drafts(trace: Trace) -> bool:
-    return n_decode_passes(trace) != trace.n_decoded
+def _has_drafts(config: Mapping[str, Any]) -> bool:
+    return bool(config["passes_decode"] != config["tokens_decode"])
 
 
-def _legend(rows: Sequence[Row], flash_mib_s: float | None, has_drafts: bool) -> list[str]:
+def _legend(rows: Sequence[Row], config: Mapping[str, Any]) -> list[str]:
+    flash_mib_s = config["flash_mib_s"]
     lines = ["decode: generated tokens only; cumulative: prompts (prefill) and generated tokens"]
-    if has_drafts:
+    if _has_drafts(config):
         lines.append(
             "per token: of those that stayed; a pass verifies several, and what it reads for those "
             "that it rejects counts too"
         )
-    if flash_mib_s:
+    if flash_mib_s and config["time"] is not None:
+        lines.append(
+            f"flash per token: its bytes at {flash_mib_s:.4g} MiB a second; rougher than the times "
+            "above, which the other costs of a token are part of"
+        )
+    elif flash_mib_s:
         lines.append(
             f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; on average a "
             "token takes at least that, whatever is computed meanwhile"
@@ -283,13 +340,30 @@ def _legend(rows: Sequence[Row], flash_mib_s: float | None, has_drafts: bool) ->
             lines.append(
                 "no bound of a layer: most layers alone would fit the cache, so it would say nothing"
             )
+    lines += of_other_bounds(rows)
     if any(row.gap_to_bound is None and row.lookups and not row.is_bound for row in rows):
         lines.append(
-            "- above LRU, below bound: what keeps more than its budget or leaves experts out does "
-            "not compare; the bound does not hold for what reads ahead either"
+            "- above LRU, below bound: what keeps more than its budget, leaves experts out, or hits "
+            "what it read ahead by a wrong guess does not compare"
         )
     lines += dict.fromkeys(line for row in rows for line in row.replayed.legend)
     ahead = dict.fromkeys(r.policy for r in rows if r.replayed.offline and not r.is_bound)
     if ahead:
         lines.append(f"{', '.join(ahead)}: knows the future, so no engine can run it")
     return lines
+
+
+def of_other_bounds(rows: Sequence[Row]) -> list[str]:
+    """Say of each bound that is not that of `bound` itself which policies it is of."""
+    policies: dict[Bound, dict[str, None]] = {}
+    for row in rows:
+        if row.bound is not None:
+            policies.setdefault(row.bound, {})[row.policy] = None
+    has_row = any(row.is_bound for row in rows)
+    of_demand = {bound for bound in policies if bound.kind == Bound.kind and has_row}
+    return [
+        f"bound of {joined(list(names))}: of every policy that "
+        f"{bound.bounded(rows[0].bypass, rows[0].cache_slots is not None)}"
+        for bound, names in policies.items()
+        if bound not in of_demand
+    ]

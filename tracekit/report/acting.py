@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tracekit.analysis.gains import Gain, gains_over
 from tracekit.figures import NONE, joined, known, points
-from tracekit.policies import LRU, Prefetch, Retention
+from tracekit.policies import LRU, Follow, Prefetch, Retention
 from tracekit.predictors import PREDICTORS, LearnedPredictor
 from tracekit.report.accuracy import Accuracy, best_of, rivals
 from tracekit.report.caching import Cache
@@ -69,7 +69,9 @@ class Comparison:
         What `retention` and `prefetch` act on.
     tried : sequence of str
         The predictors of which this one served prefetch best.
-    lru, retention, prefetch : Gain
+    lru, follow, retention, prefetch : Gain
+    on_follow : Gain
+        Prefetch with the same predictor, where `follow` evicts.
     perfect : sequence of Gain
         Prefetch on all that the next layer will select, by how much of that it reads.
     n_tokens : int
@@ -79,8 +81,10 @@ class Comparison:
     predictor: str
     tried: Sequence[str]
     lru: Gain
+    follow: Gain
     retention: Gain
     prefetch: Gain
+    on_follow: Gain
     perfect: Sequence[Gain]
     n_tokens: int
 
@@ -100,29 +104,42 @@ def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) 
     perfect = _perfect(trace)
     runs = [
         LRU(),
+        Follow(),
         *(Retention(Retention.Params(name, horizon)) for name in tried),
         *(Prefetch(Prefetch.Params(name, horizon)) for name in tried),
+        *(Prefetch(Prefetch.Params(name, horizon, base="follow")) for name in tried),
         *perfect.values(),
     ]
     try:
-        lru, *gains = gains_over(
+        lru, follow, *gains = gains_over(
             trace, runs, cache_bytes=[cache.main], bypass=cache.bypass, seed=seed
         )
     except TraceError as error:
         return Acting(lacks=str(error))
     n = len(tried)
-    prefetch = dict(zip(tried, gains[n : 2 * n], strict=True))
-    retention = dict(zip(tried, gains[:n], strict=True))
+    retention, prefetch, on_follow = (
+        dict(zip(tried, gains[first : first + n], strict=True)) for first in (0, n, 2 * n)
+    )
     name = max(tried, key=lambda name: prefetch[name].hit_rate_decode)
     found = Comparison(
-        name, tried, lru, retention[name], prefetch[name], gains[2 * n :], trace.n_decoded
+        predictor=name,
+        tried=tried,
+        lru=lru,
+        follow=follow,
+        retention=retention[name],
+        prefetch=prefetch[name],
+        on_follow=on_follow[name],
+        perfect=gains[3 * n :],
+        n_tokens=trace.n_decoded,
     )
     return Acting(
         mib(cache.main),
         [
             _texts(lru, "", found),
+            _texts(follow, "", found),
             _texts(found.retention, name, found),
             _texts(found.prefetch, name, found),
+            _texts(found.on_follow, f"{name}, base=follow", found),
             *(_texts(*each, found) for each in zip(found.perfect, perfect, strict=True)),
         ],
         verdict(found),
@@ -173,7 +190,7 @@ def _texts(of: Gain, details: str, found: Comparison) -> GainTexts:
 
 def verdict(found: Comparison) -> str:
     """Say what the figures come to, and no more than their intervals allow."""
-    sentences = [_of_acting(found), _of_perfect(found)]
+    sentences = [_of_acting(found), _of_follow(found), _of_perfect(found)]
     name = found.predictor
     if name != DEFAULT:
         others = len(found.tried) > 1
@@ -209,6 +226,20 @@ def _of_acting(found: Comparison) -> str:
             f"{mib(waits / found.n_tokens)} instead of {mib(base / found.n_tokens)}"
         )
     return f"{text}."
+
+
+def _of_follow(found: Comparison) -> str:
+    """Say what a better eviction does without a prediction, and what reading ahead adds to it."""
+    ahead, alone = found.on_follow, found.follow
+    text = f"Without a prediction, the policy follow {_effect(alone)}"
+    added = 100 * (ahead.hit_rate_decode - alone.hit_rate_decode)
+    if round(added, 1) == 0:
+        return f"{text}; reading ahead adds nothing to that."
+    return (
+        f"{text}; prefetch on follow comes to {percent(ahead.hit_rate_decode)}, which is "
+        f"{abs(added):.1f} points {'more' if added > 0 else 'less'} than follow alone, and a token then "
+        f"waits for {mib(ahead.demand_bytes_decode / found.n_tokens)}."
+    )
 
 
 def _of_perfect(found: Comparison) -> str:

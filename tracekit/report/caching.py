@@ -8,18 +8,19 @@ import numpy as np
 
 from tracekit.analysis.budget import DEFAULT_FRACTION, default_budget
 from tracekit.figures import NONE, settings
-from tracekit.policies import POLICIES, Batches, Cell, Policy, load_policy
-from tracekit.policies.bound import bounded
+from tracekit.policies import POLICIES, Batches, Bound, Cell, Policy, load_policy
+from tracekit.policies.bound import PRICES, bounded
 from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.replaying.rows import Row
 from tracekit.replaying.slots import lookup_of_slots
+from tracekit.replaying.text import of_other_bounds
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import counted, mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
 from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, TraceError, UsageError
 
-DEFAULT_POLICIES = ("lru", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
+DEFAULT_POLICIES = ("lru", "follow", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
 FRACTIONS = (0.05, 0.1, 0.25, 0.5)
 NEAR = 0.02  # a fraction so near to the recorded budget would only repeat it
 
@@ -142,6 +143,11 @@ class Cache:
         return bounded(self.bypass)
 
     @property
+    def of_other_bounds(self) -> list[str]:
+        """Which policies the bounds are of that hold in place of it, for which rows."""
+        return of_other_bounds(self.rows)
+
+    @property
     def any_over_budget(self) -> bool:
         """Whether anything held more than its budget at some time."""
         return any(row.over_budget for row in self.rows)
@@ -168,10 +174,7 @@ def replay_table(
 
     Where no size of an expert is known, the fractions alone are replayed.
     """
-    loaded = [
-        load_policy(name, {"seed": seed} if POLICIES.find(name).stochastic else {})
-        for name in policies
-    ]
+    loaded = [_loaded(name, seed) for name in policies]
     try:
         sizes = Sizes.of(trace)
         if not sizes.in_bytes and cache_bytes is None:
@@ -205,6 +208,12 @@ def replay_table(
         bypass=bypass,
         sizes=sizes,
     )
+
+
+def _loaded(name: str, seed: int) -> Policy:
+    cls = POLICIES.find(name)
+    params = {"seed": seed} if cls.stochastic else {}
+    return load_policy(name, params | ({"prices": PRICES} if cls is Bound else {}))
 
 
 def _budget_of(row: Row) -> int:

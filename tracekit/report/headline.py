@@ -82,8 +82,8 @@ def _of_bound(cache: Cache) -> str:
 def _of_rivals(cache: Cache, lru: Row) -> list[str]:
     """Say which other policy of LRU's kind is best, and which only seems so."""
     rivals = [row for row in cache.at_main.values() if row is not lru and _acts_as_lru(row)]
-    # The bound holds for what keeps to its budget, prompts included, but for the batch in hand.
-    kept_to_budget = [row for row in rivals if row.gap_to_bound is not None]
+    # What keeps to its budget, prompts included, but for the batch in hand, compares with LRU.
+    kept_to_budget = [row for row in rivals if row.kept_to_budget]
     found = []
     best = max(kept_to_budget, key=_rate, default=None)
     if best is not None:
@@ -91,7 +91,7 @@ def _of_rivals(cache: Cache, lru: Row) -> list[str]:
             "The best of the other policies that act on no prediction and keep to the budget, "
             f"{best.policy}, is {_beside(best, lru)}."
         )
-    over = max((row for row in rivals if row.gap_to_bound is None), key=_rate, default=None)
+    over = max((row for row in rivals if not row.kept_to_budget), key=_rate, default=None)
     if over is not None and _rate(over) > max(map(_rate, [lru, *kept_to_budget])):
         peak = over.peak_resident_bytes
         held = "" if peak is None else f": it held as much as {mib(peak)}"

@@ -12,7 +12,7 @@ import numpy as np
 from tracekit.arguments import as_list, names_in, whole
 from tracekit.figures import joined
 from tracekit.params import make_params
-from tracekit.predictors import PREDICTORS, Predictor
+from tracekit.predictors import PREDICTORS, TOKEN, Horizon, Predictor
 from tracekit.routing.blocks import BLOCK_TOKENS
 from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
@@ -27,6 +27,7 @@ from tracekit.scoring.usable import (
     check_training,
     missing_column,
     missing_column_sentence,
+    too_late_sentence,
     why_unusable,
 )
 from tracekit.stats.bootstrap import Bootstrap
@@ -45,7 +46,7 @@ def default_predictors() -> list[type[Predictor]]:
 def predict(
     trace: Trace,
     predictors: str | type[Predictor] | Sequence[str | type[Predictor]] | None = None,
-    horizons: int | Sequence[int] = (1,),
+    horizons: Horizon | Sequence[Horizon] = (1,),
     named: int | Sequence[int] | None = None,
     per_layer: bool = True,
     train: Trace | None = None,
@@ -64,15 +65,18 @@ def predict(
         Names, or your own: ``module:Class``, or the class itself. One text can hold several, with
         commas between. None: all that are scored by default and whose columns the trace has; the
         result's `notes` say which were left out and why.
-    horizons : int or sequence of int
-        How many MoE layers ahead the predictors with a horizon look.
+    horizons : int, "token" or sequence of them
+        How many MoE layers ahead the predictors with a horizon look; ``"token"``: before the token
+        has begun. The result's `notes` say which predictors look from a layer of the token itself,
+        and are left out there.
     named : int or sequence of int, optional
         Numbers of experts to name besides k: recall is given for each.
     per_layer : bool
         Give intervals for each layer too, and put the layers into JSON.
     train : Trace, optional
-        Learn on this trace. Without it, learned predictors are scored on each turn from the others;
-        the first half of a single turn trains and is unscored.
+        Learn on this trace; online predictors begin with its tokens as their history. Without it,
+        learned predictors are scored on each turn from the others, and the first half of a single
+        turn trains and is unscored; online ones begin with nothing.
     params : mapping, optional
         ``{"mine.window": 3}`` sets a field of the ``Params`` of the predictor called ``mine``. A
         text is read as the field's type, and taken as it is for a field of text.
@@ -100,7 +104,7 @@ def predict(
         trace without decoded tokens; a `train` of another model.
     """
     given = None if predictors is None else names_in(predictors)
-    horizons = list(dict.fromkeys(whole("horizons", h, 1) for h in as_list(horizons)))
+    horizons = _horizons(horizons)
     more_named = [] if named is None else [whole("named", m, 1) for m in as_list(named)]
     seed = whole("seed", seed, 0)
     jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
@@ -108,7 +112,7 @@ def predict(
     routers = Routers(trace)
     turns = DecodedTurns.of(trace)
     check_horizons(horizons, routers.n_layers)
-    classes, left_out = _chosen(trace, routers, given)
+    classes, left_out = _chosen(trace, routers, given, horizons)
     params_of = _params(classes, params or {})
     all_named = _with_top_k(more_named, routers.top_k, routers.n_expert)
     if train is not None:
@@ -116,7 +120,7 @@ def predict(
     entries = [
         Entry(cls(routers, horizon or 1, seed, params_of[name]), horizon)
         for name, cls in classes.items()
-        for horizon in (horizons if cls.has_horizon else [None])
+        for horizon in _horizons_of(cls, horizons)
     ]
     training = Training(trace, turns, train)
     training.teach(entries, jobs, block_tokens)
@@ -150,8 +154,30 @@ def predict(
     )
 
 
+def _horizons(given: object) -> list[Horizon]:
+    """Read numbers of layers and ``token``, each once."""
+    horizons: list[Horizon] = []
+    for horizon in as_list(given):
+        if isinstance(horizon, str) and horizon != TOKEN:
+            raise UsageError(
+                f"horizons takes whole numbers from 1 on, or {TOKEN!r}, not {shown(horizon)}."
+            )
+        horizons.append(TOKEN if horizon == TOKEN else whole("horizons", horizon, 1))
+    return list(dict.fromkeys(horizons))
+
+
+def _horizons_of(cls: type[Predictor], horizons: Sequence[Horizon]) -> Sequence[Horizon | None]:
+    """Return at which of `horizons` a predictor is scored; None of one without a horizon."""
+    if not cls.has_horizon:
+        return [None]
+    return [h for h in horizons if h != TOKEN or cls.looks_before_token]
+
+
 def _chosen(
-    trace: Trace, routers: Routers, predictors: Sequence[str | type[Predictor]] | None
+    trace: Trace,
+    routers: Routers,
+    predictors: Sequence[str | type[Predictor]] | None,
+    horizons: Sequence[Horizon],
 ) -> tuple[dict[str, type[Predictor]], list[str]]:
     """Return the predictors to score by the names given, and why others are left out.
 
@@ -165,17 +191,23 @@ def _chosen(
     classes: dict[str, type[Predictor]] = {}
     reasons: list[str] = []
     lacking: dict[str, list[str]] = {}
+    too_late: list[str] = []
     for predictor in dict.fromkeys(predictors):
         cls = PREDICTORS.find(predictor)
         name = predictor if isinstance(predictor, str) else cls.name
-        reason = why_unusable(trace, routers, cls)
+        reason = why_unusable(trace, routers, cls, horizons)
         if reason is None:
-            classes[name] = cls
+            if TOKEN in horizons and cls.has_horizon and not cls.looks_before_token:
+                too_late.append(name)
+            if _horizons_of(cls, horizons):
+                classes[name] = cls
         elif column := missing_column(trace, routers, cls):
             lacking.setdefault(column, []).append(name)
         else:
             reasons.append(reason)
     reasons += [missing_column_sentence(trace, without, c) for c, without in lacking.items()]
+    if too_late:
+        reasons.append(too_late_sentence(too_late))
     if not classes and reasons:
         raise MissingDataError(" ".join(reasons))
     return classes, [f"Left out: {reason}" for reason in reasons]

@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tracekit.predictors import Predictor
-from tracekit.routing.blocks import BLOCK_TOKENS, Block, decode_blocks
+from tracekit.routing.blocks import BLOCK_TOKENS, Block
 from tracekit.scoring.training import Entry, Training, silent_overflow
 from tracekit.scoring.usable import columns_to_read
 from tracekit.trace import Trace
@@ -62,6 +62,7 @@ def unseen_parts(
     Parameters
     ----------
     trace : Trace
+        That of `training`.
     entries : sequence of Entry
     training : Training
         Where they have learned.
@@ -79,7 +80,7 @@ def unseen_parts(
     """
     optional = ["weights"] if trace.has("weights") else []
     columns = columns_to_read([entry.predictor for entry in entries], *optional)
-    for block in decode_blocks(trace, columns, block_tokens):
+    for block in training.blocks(entries, columns, block_tokens):
         yield block, [training.unseen(entry, block) for entry in entries]
 
 

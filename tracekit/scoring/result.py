@@ -7,6 +7,7 @@ import numpy as np
 
 from tracekit.display import draw
 from tracekit.figures import Unit
+from tracekit.predictors import Horizon
 from tracekit.routing.routers import rounded_routers
 from tracekit.scoring import text as texts
 from tracekit.scoring.rows import LAYER_COLUMNS, Row
@@ -99,7 +100,7 @@ class PredictResult:
         # A column without any figure would be one of objects.
         return pd.DataFrame(rows).astype(dict.fromkeys(fractions, "float64"))
 
-    def row(self, predictor: str, horizon: int | None = None) -> Row:
+    def row(self, predictor: str, horizon: Horizon | None = None) -> Row:
         """Return the row of one predictor; of those with a horizon, the first if none is given.
 
         Raises
@@ -112,19 +113,19 @@ class PredictResult:
                 return row
         raise UsageError(f"{predictor} at horizon {horizon} is not in this result.")
 
-    def record(self, predictor: str, horizon: int | None = None) -> dict[str, Any]:
+    def record(self, predictor: str, horizon: Horizon | None = None) -> dict[str, Any]:
         """Return what `row` gives, as JSON has it."""
         return self._record(self.row(predictor, horizon))
 
     def difference(
-        self, predictor: str, baseline: str, horizon: int | None = None
+        self, predictor: str, baseline: str, horizon: Horizon | None = None
     ) -> tuple[float, float, float]:
         """Return how much better `predictor` is than `baseline`, on the routings both scored.
 
         Parameters
         ----------
         predictor, baseline : str
-        horizon : int, optional
+        horizon : int or "token", optional
             For those that have one; the first scored if not given.
 
         Returns

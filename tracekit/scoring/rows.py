@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from tracekit.figures import Declared, Figure, Unit, columns_of
-from tracekit.predictors import Predictor
+from tracekit.predictors import TOKEN, Horizon, Predictor
 from tracekit.scoring.tally import Tally
 from tracekit.scoring.training import Entry
 from tracekit.stats.bootstrap import Bootstrap
@@ -21,9 +21,11 @@ class Identity:
 
     predictor: Annotated[str, Declared(Unit.NAME, "the predictor's name")]
     horizon: Annotated[
-        int | None,
+        Horizon | None,
         Declared(
-            Unit.COUNT, "MoE layers ahead that it looks; null for a predictor without a horizon"
+            Unit.COUNT,
+            "MoE layers ahead that it looks, or `token`: before the token has begun; null for a "
+            "predictor without a horizon",
         ),
     ]
 
@@ -115,9 +117,16 @@ class Fit:
 
     rows: Annotated[
         int,
-        Declared(Unit.COUNT, "decoded tokens it learned from, those of held-out turns counted too"),
+        Declared(
+            Unit.COUNT,
+            "decoded tokens it learned from, those of held-out turns counted too; of a predictor that "
+            "learns while the run goes on, all tokens, those of prompts too",
+        ),
     ]
-    size_bytes: Annotated[int, Declared(Unit.BYTES, "size of what a device would have to carry")]
+    size_bytes: Annotated[
+        int | None,
+        Declared(Unit.BYTES, "size of what a device would have to carry; null: not known"),
+    ]
     seconds: Annotated[
         float, Declared(Unit.SECONDS, "time spent learning, reading the trace excluded")
     ]
@@ -194,8 +203,10 @@ def _flat(row: Accuracy, columns: Sequence[Figure]) -> dict[str, Any]:
     return flat
 
 
-def label_of(predictor: str, horizon: int | None) -> str:
+def label_of(predictor: str, horizon: Horizon | None) -> str:
     """Name a predictor, with its horizon if that is not 1."""
+    if horizon == TOKEN:
+        return f"{predictor} before the token"
     return predictor if horizon in (None, 1) else f"{predictor} at horizon {horizon}"
 
 
@@ -239,10 +250,13 @@ def row_of(
 
 
 def _fit(entry: Entry) -> Fit | None:
-    lesson = entry.lesson
-    if lesson is None:
-        return None
-    return Fit(lesson.rows, lesson.learner.size_bytes, round(lesson.seconds, 3))
+    lesson, path = entry.lesson, entry.path
+    if lesson is not None:
+        seconds = lesson.seconds + (path.seconds if path else 0)
+        return Fit(lesson.rows, lesson.learner.size_bytes, round(seconds, 3))
+    if path is not None:
+        return Fit(path.tokens, path.predictor.size_bytes, round(path.seconds, 3))
+    return None
 
 
 def _accuracy(tally: Tally, layers: slice, logits: bool, low: float, high: float) -> dict[str, Any]:

@@ -175,11 +175,17 @@ def fit_sentences(entries: Sequence[Entry]) -> list[str]:
     """Return what each fit cost, and where it fell back."""
     found = []
     for entry in entries:
-        lesson = entry.lesson
+        lesson, path = entry.lesson, entry.path
+        if lesson is None and path is not None:
+            size = path.predictor.size_bytes
+            carried = "" if size is None else f", and would take {_size(size)} on a device"
+            found.append(
+                f"{label_of(entry.predictor.name, entry.horizon)} learned from {path.tokens} tokens "
+                f"as they ran, each after it was asked about{carried}."
+            )
         if lesson is None:
             continue
-        folds, size = lesson.folds, lesson.learner.size_bytes
-        written = f"{size / 1024:.1f} KiB" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"
+        folds, written = lesson.folds, _size(lesson.learner.size_bytes)
         notes = [*lesson.learner.notes]
         if folds.holds_out and folds.n_groups < len(folds.group):
             notes.append(f"its turns were held out in {folds.n_groups} groups")
@@ -190,6 +196,10 @@ def fit_sentences(entries: Sequence[Entry]) -> list[str]:
             f"tokens{others} in {lesson.seconds:.1f} s and would take {written} on a device{extra}."
         )
     return found
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes / 1024:.1f} KiB" if n_bytes < 1 << 20 else f"{n_bytes / (1 << 20):.1f} MiB"
 
 
 def denominators(rows: Sequence[Row]) -> str:

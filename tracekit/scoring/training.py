@@ -8,13 +8,14 @@ scores.
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from tracekit.predictors import LearnedPredictor, Predictor
-from tracekit.routing.blocks import BLOCK_TOKENS, Block, decode_blocks
+from tracekit.predictors import Horizon, LearnedPredictor, OnlinePredictor, Predictor
+from tracekit.routing.blocks import BLOCK_TOKENS, Block
 from tracekit.routing.turns import DecodedTurns
+from tracekit.scoring.online import Path, led_through, let_pass
 from tracekit.scoring.usable import columns_to_read
 from tracekit.trace import Trace
 
@@ -125,15 +126,27 @@ class Entry:
     Attributes
     ----------
     predictor : Predictor
-    horizon : int or None
+    horizon : int, "token" or None
         None for a predictor without one.
     lesson : Lesson or None
-        None for a predictor that learns nothing.
+        None for a predictor that learns nothing on other turns.
+    path : Path or None
+        None for a predictor that learns nothing while the run goes on.
     """
 
     predictor: Predictor
-    horizon: int | None
+    horizon: Horizon | None
     lesson: Lesson | None = None
+    path: Path | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        predictor = self.predictor
+        self.path = Path(predictor) if isinstance(predictor, OnlinePredictor) else None
+
+
+def paths_of(entries: Sequence[Entry]) -> list[Path]:
+    """Return the paths of the online predictors among `entries`."""
+    return [entry.path for entry in entries if entry.path is not None]
 
 
 class Training:
@@ -150,6 +163,7 @@ class Training:
     """
 
     def __init__(self, trace: Trace, turns: DecodedTurns, train: Trace | None = None):
+        self._trace, self._train = trace, train
         self._source = train or trace
         self._turns = DecodedTurns.of(train) if train else turns
         self._holds_out = train is None and len(turns.turn) > 1
@@ -168,12 +182,27 @@ class Training:
         lessons = [entry.lesson for entry in entries if entry.lesson is not None]
         columns = columns_to_read([lesson.learner for lesson in lessons])
         for reading in range(max((lesson.learner.readings for lesson in lessons), default=0)):
-            readers = [lesson for lesson in lessons if reading < lesson.learner.readings]
+            reading_on = [e for e in entries if e.lesson and reading < e.lesson.learner.readings]
+            readers = [entry.lesson for entry in reading_on if entry.lesson]
+            paths = paths_of(reading_on)
+            for path in paths:
+                path.forget()
             with ThreadPoolExecutor(jobs) as pool:
-                for block in decode_blocks(self._source, columns, block_tokens):
+                for block in led_through(self._source, paths, columns, block_tokens):
                     work = [pool.submit(lesson.teach, block, reading) for lesson in readers]
                     for done in work:
                         done.result()
+
+    def blocks(
+        self, entries: Sequence[Entry], columns: Sequence[str], block_tokens: int = BLOCK_TOKENS
+    ) -> Iterator[Block]:
+        """Iterate over the decoded tokens to score; online predictors have seen all before each."""
+        paths = paths_of(entries)
+        for path in paths:
+            path.forget()
+        if self._train is not None:
+            let_pass(self._train, paths, block_tokens)
+        return led_through(self._trace, paths, columns, block_tokens)
 
     def unseen(self, entry: Entry, block: Block) -> Block | None:
         """Return the tokens of `block` that the entry's predictor has not trained on, if any.

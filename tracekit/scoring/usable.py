@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.predictors import Predictor
+from tracekit.figures import joined
+from tracekit.predictors import TOKEN, Horizon, Predictor
 from tracekit.routing.blocks import ROUTING_COLUMNS, STEP_COLUMNS
 from tracekit.routing.routers import Routers
 from tracekit.trace import Trace
@@ -83,7 +84,13 @@ def missing_column_sentence(trace: Trace, names: Sequence[str], column: str) -> 
     )
 
 
-def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
+def too_late_sentence(names: Sequence[str]) -> str:
+    """Return the sentence that the predictors `names` cannot be asked before the token has begun."""
+    looks = "looks" if len(names) == 1 else "look"
+    return f"At horizon {TOKEN}, {joined(names)} {looks} from a layer of the token itself."
+
+
+def check_horizons(horizons: Sequence[Horizon], n_layers: int) -> None:
     """Refuse horizons that no layer has.
 
     Raises
@@ -92,6 +99,8 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
         A horizon is less than 1, or reaches past the model.
     """
     for horizon in horizons:
+        if horizon == TOKEN:
+            continue
         if horizon < 1:
             raise UsageError(f"A horizon is 1 layer or more, not {shown(horizon)}.")
         if horizon >= n_layers > 1:
@@ -101,32 +110,56 @@ def check_horizons(horizons: Sequence[int], n_layers: int) -> None:
             )
 
 
-def why_unusable(trace: Trace, routers: Routers, cls: type[Predictor]) -> str | None:
-    """Return in one sentence why `cls` cannot run on `trace`, or None if it can."""
+def why_unusable(
+    trace: Trace, routers: Routers, cls: type[Predictor], horizons: Sequence[Horizon] = (1,)
+) -> str | None:
+    """Return in one sentence why `cls` cannot run on `trace` at `horizons`, or None if it can."""
     column = missing_column(trace, routers, cls)
     if column:
         return missing_column_sentence(trace, [cls.name], column)
-    if cls.has_horizon and routers.n_layers == 1:
+    before_token = cls.looks_before_token and TOKEN in horizons
+    if cls.has_horizon and routers.n_layers == 1 and not before_token:
         return f"{cls.name} looks from one MoE layer at a later one, and {trace.name} has only one."
-    return None
+    return cls.cannot_run_on(routers)
 
 
 def check_training(trace: Trace, train: Trace) -> None:
     """Refuse to learn on a trace of another model, and on the trace that is scored."""
-    a, b = trace.facts.model, train.facts.model
-    for what in ("n_expert", "top_k", "n_embd"):
-        if getattr(a, what) != getattr(b, what):
+    check_other(trace, train, "train", "are scored, so what is learned on it")
+
+
+def check_other(trace: Trace, other: Trace, verb: str, same: str) -> None:
+    """Refuse `other` if it is of another model than `trace`, or holds the same routings.
+
+    Parameters
+    ----------
+    trace, other : Trace
+    verb : str
+        What `other` is there for: ``"train"``.
+    same : str
+        What is wrong if it holds the same routings: that they ``"are … , so …"`` would flatter.
+
+    Raises
+    ------
+    TraceError
+        It is of another model.
+    UsageError
+        It holds the same routings.
+    """
+    a, b = trace.facts.model, other.facts.model
+    for name in ("n_expert", "top_k", "n_embd"):
+        if getattr(a, name) != getattr(b, name):
             raise TraceError(
-                f"{train.name} cannot train for {trace.name}: its model has {what} = "
-                f"{getattr(b, what)}, not {getattr(a, what)}; train on a trace of the same model."
+                f"{other.name} cannot {verb} for {trace.name}: its model has {name} = "
+                f"{getattr(b, name)}, not {getattr(a, name)}; {verb} on a trace of the same model."
             )
-    if not np.array_equal(trace.moe_layers, train.moe_layers):
+    if not np.array_equal(trace.moe_layers, other.moe_layers):
         raise TraceError(
-            f"{train.name} cannot train for {trace.name}: its MoE layers are others; train on a "
+            f"{other.name} cannot {verb} for {trace.name}: its MoE layers are others; {verb} on a "
             "trace of the same model."
         )
-    if train is trace or train.digest == trace.digest:
+    if other is trace or other.digest == trace.digest:
         raise UsageError(
-            f"{train.name} holds the routings that are scored, so what is learned on it would "
-            "flatter; train on another trace, or leave it out."
+            f"{other.name} holds the routings that {same} would flatter; "
+            f"{verb} on another trace, or leave it out."
         )

@@ -16,7 +16,7 @@ from tracekit.trace.build import shown
 from tracekit.trace.errors import UsageError
 
 # Rows that are compared with each other agree in these columns, unless the claim names them.
-CONTEXT = ("trace", "cache_bytes", "bypass", "horizon", "seed")
+CONTEXT = ("trace", "cache_bytes", "bypass", "skip", "warm", "horizon", "seed")
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,23 @@
 In: a study. Out: the table of its result, and for each claim whether it holds. Nothing is written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
+from tracekit.analysis.closure import closures
+from tracekit.arguments import as_list
 from tracekit.figures import csv_cell, printable, settings
-from tracekit.policies import POLICIES
+from tracekit.policies import POLICIES, load_policies
+from tracekit.policies.bound import PRICES
+from tracekit.predictors import Horizon
 from tracekit.replaying import replay
 from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
@@ -39,8 +44,8 @@ class StudyResult:
     frame : DataFrame
         The rows of `tracekit.replay` and `tracekit.predict`. Their first columns say which row it
         is: ``trace`` (its name in the study), policy, predictor, params, ``seed`` (of a policy that
-        draws random numbers). Columns without a figure are left out, and ``bypass`` where no run
-        has it.
+        draws random numbers). Columns without a figure are left out, and ``bypass``, ``skip``
+        and ``warm`` where no run has them.
     verdicts : list of Verdict
         One for each claim, in their order.
     notes : list of str
@@ -152,7 +157,7 @@ def sweep(
     work = [(name, run) for run in study.runs for name in run.traces or opened]
     frames, notes = [], []
     for done, (name, run) in enumerate(work, 1):
-        for frame, sentences in _run(opened[name], run, jobs):
+        for frame, sentences in _run(opened[name], run, opened.get(run.warm), jobs):
             frames.append(frame.assign(trace=name))
             notes += [f"{name}: {sentence}" for sentence in sentences]
         if progress is not None:
@@ -165,15 +170,17 @@ def sweep(
     return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)), list(warnings))
 
 
-def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, list[str]]]:
+def _run(
+    trace: Trace, run: Run, warm: Trace | None, jobs: int | None
+) -> list[tuple[pd.DataFrame, list[str]]]:
     """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
-        scored = predict(
-            trace, run.predictors, run.horizon, run.named or None, per_layer=False, jobs=jobs
-        )
-        return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
+        return [_scored(trace, run, dict(params), jobs) for params in _combinations(run.params)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
+    if run.closures:
+        return [_ranked(trace, run, cache_bytes)]
+    params = {"bound.prices": PRICES, **run.params}
     stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
     results = []
     for number, seed in enumerate(run.seeds):
@@ -186,13 +193,17 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
             cache_mib=run.cache_mib or None,
             cache_fraction=run.cache_fraction or None,
             cache_bytes=cache_bytes or None,
-            params=run.params if number == 0 else _of(policies, run.params),
+            cache_slots=run.cache_slots or None,
+            params=params if number == 0 else _of(policies, params),
             bypass=run.bypass,
+            skip=run.skip,
+            warm=warm,
             seed=seed,
             jobs=jobs,
         )
         frame = result.frame.drop(columns="label")
         frame["params"] = frame["params"].map(settings)
+        frame = frame.assign(skip=run.skip, warm=run.warm)
         cycles = (frame["cache_bytes"] / cycle).round(6)
         frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
         seeds = [seed if name in stochastic else None for name in frame["policy"]]
@@ -201,19 +212,62 @@ def _run(trace: Trace, run: Run, jobs: int | None) -> list[tuple[pd.DataFrame, l
     return results
 
 
+def _combinations(params: Mapping[str, Any]) -> Iterator[Iterable[tuple[str, Any]]]:
+    """Yield each combination of the values of `params`; one without any if there are none."""
+    values = ([(name, value) for value in as_list(given)] for name, given in params.items())
+    return product(*values)
+
+
+def _scored(
+    trace: Trace, run: Run, params: Mapping[str, Any], jobs: int | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the accuracies of the predictors of a run with one set of parameters."""
+    horizons = cast("list[Horizon]", run.horizon)  # `predict` refuses other texts
+    result = predict(
+        trace,
+        run.predictors,
+        horizons,
+        run.named or None,
+        per_layer=False,
+        params=params,
+        jobs=jobs,
+    )
+    frame = result.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore")
+    return frame.assign(params=settings(params)) if params else frame, result.notes
+
+
+def _ranked(trace: Trace, run: Run, cache_bytes: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the closures of the policies of a run, and what was left out."""
+    frame = closures(
+        trace,
+        load_policies(run.policies, run.params, run.seeds[0]),
+        cache_mib=run.cache_mib or None,
+        cache_fraction=run.cache_fraction or None,
+        cache_bytes=list(cache_bytes) or None,
+        bypass=run.bypass,
+    )
+    return frame.assign(params=frame["params"].map(settings)), frame.attrs["notes"]
+
+
 def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `params` that are of one of `policies`, by the name that is used or its own."""
-    owners = {*policies, *(POLICIES.find(name).name for name in policies)}
+    """Return those of `params` that are of `policies` or the bound, which any row is compared with."""
+    owners = {*policies, *(POLICIES.find(name).name for name in policies), "bound"}
     return {name: value for name, value in params.items() if name.rpartition(".")[0] in owners}
 
 
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
     frame = pd.concat([part.astype(object) for part in frames], ignore_index=True).infer_objects()
     frame = frame.dropna(axis="columns", how="all")
-    if "bypass" in frame and not frame["bypass"].isin([True]).any():
-        frame = frame.drop(columns="bypass")
+    unused = [
+        name for name in ("bypass", "skip", "warm") if name in frame and not _is_used(frame[name])
+    ]
+    frame = frame.drop(columns=unused)
     first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
+
+
+def _is_used(values: pd.Series) -> bool:
+    return bool(values.map(lambda value: pd.notna(value) and bool(value)).any())
 
 
 def _cell(value: Any) -> Any:

@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Dataclass)
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
 MOST_DECIMALS = 15  # a float has no more
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
-BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles")
+BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles", "cache_slots")
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,26 @@ class Run:
     cache_mib, cache_bytes, cache_fraction, cache_cycles : list of float
         Budgets, in one of these units: a fraction of the expert bank, or a multiple of the bytes
         that one token touches.
+    cache_slots : list of int
+        Budgets in experts of every MoE layer, as with ``tracekit replay --cache-slots``.
     bypass : bool
         The engine may drop at once what it has just used, as with ``tracekit replay --bypass``.
+    skip : int
+        Decoded tokens at the beginning of each turn that do not count, as with ``--skip``.
+    warm : str
+        Name of a trace that is replayed first and does not count, as with ``--warm``. The run then
+        names its other traces.
+    closures : bool
+        Rank the policies: each row says how much of the way from LRU to Belady its policy closes, with
+        intervals (`tracekit.analysis.closures`), instead of the other figures of a replay.
     seeds : list of int
         A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
-        Layers ahead; numbers of experts that predictors may name, besides k.
+        Layers ahead, or ``"token"``: before the token has begun; numbers of experts that predictors may name, besides k.
     params : mapping
-        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row.
+        ``"drop-cold.frac" = [0.75, 1.0]``, ``"recall.history" = [100, 1000]``: every combination is a
+        row. The bound takes 100 price
+        iterations, if ``"bound.prices"`` does not say otherwise.
     """
 
     traces: list[str] = field(default_factory=list)
@@ -74,9 +86,13 @@ class Run:
     cache_bytes: list[int] = field(default_factory=list)
     cache_fraction: list[float] = field(default_factory=list)
     cache_cycles: list[float] = field(default_factory=list)
+    cache_slots: list[int] = field(default_factory=list)
     bypass: bool = False
+    closures: bool = False
+    skip: int = 0
+    warm: str = ""
     seeds: list[int] = field(default_factory=lambda: [0])
-    horizon: list[int] = field(default_factory=lambda: [1])
+    horizon: list[int | str] = field(default_factory=lambda: [1])
     named: list[int] = field(default_factory=list)
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -212,13 +228,25 @@ def _read(cls: type[T], entry: Mapping[str, Any], where: str, called: str | None
 
 
 def _check_run(run: Run, traces: Collection[str], where: str) -> None:
-    for name in run.traces:
+    for name in filter(None, [*run.traces, run.warm]):
         if name not in traces:
             raise UsageError(f"{where} names a trace {shown(name)}; there are {quoted(traces)}.")
+    if run.warm in (run.traces or traces):
+        raise UsageError(
+            f"{where} warms up on {shown(run.warm)} and replays it too; name its other traces."
+        )
     if bool(run.policies) == bool(run.predictors):
         raise UsageError(f"{where} needs either policies or predictors.")
-    if run.bypass and run.predictors:
-        raise UsageError(f"{where} scores predictors, and bypass is for policies; leave it out.")
+    for name in ("skip", "warm", "cache_slots"):
+        if run.closures and getattr(run, name):
+            raise UsageError(
+                f"{where} ranks policies (closures), which takes no {name}; leave it out."
+            )
+    for name in ("bypass", "skip", "warm", "closures"):
+        if getattr(run, name) and run.predictors:
+            raise UsageError(
+                f"{where} scores predictors, and {name} is for policies; leave it out."
+            )
     n_given = sum(bool(getattr(run, name)) for name in BUDGETS)
     if n_given != (1 if run.policies else 0):
         raise UsageError(

@@ -1,0 +1,161 @@
+"""LRFU: every past use counts, and counts half as much after each half-life."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.kernels import kernel
+from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
+from tracekit.policies.cells import cells_of_kernel
+from tracekit.policies.heap import empty_heap, evict, push_all, sink
+
+_LEAST_HALF_LIFE = 0.01  # a batch must not outgrow a float
+_EXPONENTS = 500  # of 2: when the worths have grown so far, all of them are scaled down
+
+
+@dataclass(frozen=True)
+class LRFUParams:
+    """Parameters of `LRFU`.
+
+    Attributes
+    ----------
+    half_life : float
+        After how many rounds a use counts half as much. A round is as many batches as the model has
+        MoE layers: one decoded token. Small: LRU. Large: LFU.
+    forgets : bool
+        An expert that is evicted begins again from nothing when it comes back.
+    """
+
+    half_life: float = 16.0
+    forgets: bool = False
+
+    def __post_init__(self) -> None:
+        if self.half_life < _LEAST_HALF_LIFE:
+            raise ValueError(f"half_life must be {_LEAST_HALF_LIFE} rounds or more")
+
+
+@register
+class LRFU(Policy):
+    """Evict the least combined recency and frequency (D. Lee et al., IEEE Trans. Computers, 2001).
+
+    Each use of an expert counts ``(1/2)^(rounds since then / half_life)``, and an expert is worth
+    the sum over all of its uses, the paper's CRF with ``F(x) = (1/2)^(λ x)``. The least worth is
+    evicted; of equals, the one touched longest ago.
+
+    Time runs in batches, all layers together: one for each of the paper's references. A round is as
+    many batches as there are MoE layers, so λ is 1 / (half_life × layers). A batch uses each of its
+    experts once, however many of its tokens selected it.
+
+    The paper defines the sum over all past uses, and its program keeps it only while a block is
+    resident. Here it survives eviction, as in `lfu`, unless ``forgets`` is set. An expert that has
+    just come back is then worth so little that it goes before its layer runs again.
+
+    Sizes count nothing. With ``--bypass`` an expert that was just used competes with what it is
+    then worth.
+    """
+
+    name = "lrfu"
+    summary = "evicts the least used expert, where older uses count less"
+    Params = LRFUParams
+    can_bypass = True
+    params: LRFUParams
+
+    @classmethod
+    def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
+        keys = n_layers * n_expert
+        return (
+            StateArray(
+                "worth", "L × E", 8 * keys, "what each expert was worth when it was touched last"
+            ),
+            StateArray("touched", "L × E", 4 * keys, "when that was"),
+        )
+
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Cell]:
+        return cells_of_kernel(
+            batches,
+            budgets,
+            per_lookup,
+            _lrfu,
+            batches.keys,
+            batches.batch_start,
+            batches.key_bytes,
+            batches.n_expert,
+            1 / (self.params.half_life * len(batches.expert_bytes)),
+            self.params.forgets,
+        )
+
+
+# All worths are halved at the same time, so their order changes only where a key is touched. So
+# nothing is halved: a use counts 2^(time / half-life), and the later uses count the more. Before
+# that leaves the range of floats all worths are scaled down by a power of 2, which is exact but for
+# what is nearly 0. A heap gives the least worth. Missed keys come into it after the eviction, which
+# protects them; keys that were hit and come to its top are spared.
+@kernel
+def _lrfu(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    key_bytes: np.ndarray,
+    n_expert: int,
+    halvings_a_batch: float,
+    forgets: bool,
+    budget: int,
+    bypass: bool,
+    hits: np.ndarray,
+    resident: np.ndarray,
+    hit: np.ndarray,
+) -> None:
+    heap = empty_heap(key_bytes.size)
+    is_resident = np.zeros(key_bytes.size, np.bool_)
+    waiting = np.empty(n_expert, np.int32)  # resident, and not in the heap
+    gone = np.empty(key_bytes.size, np.int32)
+    size = np.int64(0)
+    n_scaled = np.int64(0)
+    used = np.int64(0)
+    for b in range(batch_start.size - 1):
+        start = batch_start[b]
+        exponent = b * halvings_a_batch - n_scaled * _EXPONENTS
+        if exponent >= _EXPONENTS:
+            n_scaled += 1
+            exponent -= _EXPONENTS
+            for key in range(key_bytes.size):
+                heap.worth[key] *= 2.0**-_EXPONENTS
+                heap.known[key] *= 2.0**-_EXPONENTS  # as many entries at most; inf remains
+            for place in range(size // 2 - 1, -1, -1):  # what became 0 is now equal
+                sink(heap, size, place, heap.keys[place], heap.known[place], heap.since[place])
+        counts = 2.0**exponent
+
+        n_hits = np.int64(0)
+        n_waiting = np.int64(0)
+        for p in range(start, batch_start[b + 1]):
+            key = keys[p]
+            if hit.size:
+                hit[p] = is_resident[key]
+            heap.worth[key] += counts
+            heap.last[key] = p
+            if is_resident[key]:
+                n_hits += 1
+            else:
+                is_resident[key] = True
+                used += key_bytes[key]
+                waiting[n_waiting] = key
+                n_waiting += 1
+
+        if bypass:
+            size = push_all(heap, size, waiting, n_waiting)
+            n_waiting = np.int64(0)
+        if used > budget:
+            spared_from = keys.size if bypass else start
+            size, n_waiting, n_gone = evict(
+                heap, size, key_bytes, used - budget, spared_from, waiting, n_waiting, gone
+            )
+            for key in gone[:n_gone]:
+                is_resident[key] = False
+                used -= key_bytes[key]
+                if forgets:
+                    heap.worth[key] = 0
+        size = push_all(heap, size, waiting, n_waiting)
+        hits[b] = n_hits
+        resident[b] = used

@@ -1,0 +1,35 @@
+"""Whether a run kept to its budget, so that it compares with others and with a bound.
+
+The batch in hand stays until its load ends: it alone may be larger than the budget. With
+``Batches.bypass`` it need not stay.
+"""
+
+import numpy as np
+
+from tracekit.policies.base import Batches, Cell
+
+
+def kept_to_budget(batches: Batches, cell: Cell) -> np.ndarray:
+    """Say of each batch whether no more was resident after it than the budget allows, bool [B]."""
+    return np.asarray(cell.resident_bytes <= np.maximum(_in_hand(batches), cell.budget_bytes))
+
+
+def kept_to_shares(batches: Batches, cell: Cell) -> bool:
+    """Say whether no layer ever held more than its share of the budget allows.
+
+    Where layers share nothing, a batch changes only what its own layer holds.
+    """
+    change = np.diff(cell.resident_bytes, prepend=0)
+    shares = batches.shares(cell.budget_bytes)
+    most = np.maximum(_in_hand(batches), shares[batches.layer])
+    for layer in range(len(shares)):
+        which = batches.layer == layer
+        if (np.cumsum(change[which]) > most[which]).any():
+            return False
+    return True
+
+
+def _in_hand(batches: Batches) -> np.ndarray:
+    """Return the bytes of each batch that cannot go after it, int64 [B]."""
+    own = batches.lookups * batches.expert_bytes[batches.layer]
+    return np.zeros_like(own) if batches.bypass else np.asarray(own)
