@@ -246,7 +246,7 @@ def _slope(
     trace: Trace, wall_ms: np.ndarray, read_mib: np.ndarray | None
 ) -> tuple[float | None, list[str]]:
     """Return what a MiB costs, by the tokens of a run, and what a reader has to know."""
-    from tracekit.timing.fit import fit
+    from tracekit.timing import fit
 
     if read_mib is None:
         return None, [
