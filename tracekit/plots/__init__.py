@@ -25,6 +25,7 @@ from tracekit.plots.reuse import plot_reuse
 from tracekit.plots.working_set import plot_working_set
 from tracekit.plots.overlap import plot_overlap
 from tracekit.plots.closure import plot_closure
+from tracekit.plots.compare import plot_comparison
 from tracekit.plots.concentration import plot_concentration
 from tracekit.plots.pinning import plot_pinning
 from tracekit.plots.timeline import plot_timeline
@@ -36,6 +37,7 @@ __all__ = [
     "add_caption",
     "caption",
     "plot_closure",
+    "plot_comparison",
     "plot_concentration",
     "plot_curves",
     "plot_gains",
