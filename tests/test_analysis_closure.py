@@ -6,7 +6,7 @@ import pytest
 
 from tracekit import analysis, plots
 from tracekit.analysis.closure import demand_policies
-from tracekit.policies import PlainPolicy
+from tracekit.policies import PlainPolicy, load_policy
 from tracekit.replaying import replay
 from tracekit.stats.bootstrap import DRAWS, Bootstrap
 from tracekit.trace import UsageError, synthesize
@@ -79,10 +79,11 @@ def test_where_belady_gains_nothing_there_is_no_closure(trace):
 
 def test_what_lacks_something_is_left_out_with_a_sentence():
     alone = synthesize(4, 16, 2, 60)
-    frame = analysis.closures(alone, ["pin", "ring"], cache_fraction=0.3)
-    assert set(frame["policy"]) == {"ring", "lru", "belady"}
-    (note,) = frame.attrs["notes"]
-    assert note.startswith("Left out: pin, because ")
+    for pin in ("pin", load_policy("pin")):  # by its name, and as the command line gives it
+        frame = analysis.closures(alone, [pin, "ring"], cache_fraction=0.3)
+        assert set(frame["policy"]) == {"ring", "lru", "belady"}
+        (note,) = frame.attrs["notes"]
+        assert note.startswith("Left out: pin, because ")
 
 
 def test_a_policy_of_ones_own_is_ranked(trace):

@@ -117,7 +117,7 @@ def closures(
         cache_fraction = FRACTIONS
     budgets = budgets_in_bytes(runs.batches, None, cache_mib, cache_fraction, cache_bytes)
     chosen = demand_policies() if policies is None else names_in(policies)
-    names = [p.name if isinstance(p, Policy) else p for p in chosen]
+    names = [_name(each) for each in chosen]
     chosen = [*chosen, *(name for name in (BASELINE, IDEAL) if name not in names)]
     base, ideal = (_hits(runs, runs.cells(name, budgets)[1]) for name in (BASELINE, IDEAL))
     found: list[Closure] = []
@@ -126,13 +126,17 @@ def closures(
         try:
             policy, cells = runs.cells(each, budgets)
         except (MissingDataError, NoMeaningError) as error:
-            notes.append(f"Left out: {each}, because {error}")
+            notes.append(f"Left out: {_name(each)}, because {error}")
             continue
         found += _rows(runs, policy, cells, base, ideal)
     frame = pd.DataFrame([asdict(row) for row in found])
     frame = frame.sort_values("mean_closure", ascending=False, kind="stable", ignore_index=True)
     frame.attrs["notes"] = notes
     return frame
+
+
+def _name(policy: str | Policy) -> str:
+    return policy.name if isinstance(policy, Policy) else policy
 
 
 def _rows(
