@@ -112,3 +112,8 @@ def test_a_picture_has_a_cell_for_each_policy_and_budget_and_trace(ranked):
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels[0] == ranked["policy"][ranked["policy"] != "belady"].iloc[0]
     assert np.isnan(np.asarray(image.get_array(), float)[labels.index("ring"), -1])
+
+
+def test_the_ends_of_the_way_alone_are_no_picture(trace):
+    with pytest.raises(UsageError, match="name a policy between them"):
+        plots.plot_closure(analysis.closures(trace, ["lru", "belady"], cache_fraction=0.3))

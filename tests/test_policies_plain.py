@@ -71,6 +71,17 @@ def test_a_victim_that_may_not_go_is_refused():
         Stubborn().simulate(build_batches(TWO_LAYERS.trace()), np.array([1]))
 
 
+def test_a_victim_that_cannot_be_a_key_is_refused():
+    class Lists(Stubborn):
+        name = "lists"
+
+        def victim(self, evictable):
+            return list(evictable)
+
+    with pytest.raises(UsageError, match=r"Policy 'lists' chose to evict \[0\]"):
+        Lists().simulate(build_batches(TWO_LAYERS.trace()), np.array([1]))
+
+
 def test_a_class_of_ones_own_is_replayed_by_module_and_class(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES_FOLDER)
     monkeypatch.delitem(sys.modules, "own_ring", raising=False)

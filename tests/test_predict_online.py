@@ -13,8 +13,10 @@ from online_traces import wild_trace
 from tracekit.predictors import PREDICTORS, PlainOnlinePredictor
 from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
+from tracekit.scoring import predict
 from tracekit.scoring.ranking import rank_layer, unseen_parts
 from tracekit.scoring.training import Entry, Training
+from tracekit.trace import UsageError, synthesize
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -153,3 +155,26 @@ def test_another_trace_is_the_history_to_begin_with(name):
     guess = partial(getattr(reference, name.replace("-", "_")), horizon=1)
     expected = reference.asked(reference.run_of(trace), guess, before)
     assert_same(answers(trace, name, 1, train=train), expected)
+
+
+@pytest.mark.parametrize(
+    ("guess", "words"),
+    [
+        (np.zeros(3), r"an array of shape \(3,\) of float64"),
+        (np.zeros((1, 8)), r"an array of shape \(1, 8\) of float64"),
+        (np.zeros(8, complex), r"an array of shape \(8,\) of complex128"),
+        (None, "None"),
+        ("text", "a str"),
+        ([[1], [1, 2]], "a list"),
+    ],
+)
+def test_a_guess_that_is_no_score_of_each_expert_is_refused(guess, words):
+    class Odd(Witness):
+        name = "odd"
+
+        def guess(self, token, layer):
+            return guess
+
+    sentence = rf"guess\(\) of the predictor 'odd' must return 8 numbers, .* not {words}\.$"
+    with pytest.raises(UsageError, match=sentence):
+        predict(synthesize(2, 8, 2, 20), [Odd])

@@ -10,7 +10,7 @@ from tracekit.analysis.closure import closures, demand_policies
 from tracekit.figures import settings
 from tracekit.plots.kinds import Choices, register
 from tracekit.plots.style import as_plain_text, axes_or_new, shortened
-from tracekit.trace import Trace
+from tracekit.trace import Trace, UsageError
 
 _COLOURS = "BrBG"  # brown under LRU, green over it
 _MOST = 0.5  # closure at the full colour; hardly a policy reaches it
@@ -50,12 +50,19 @@ def plot_closure(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     Axes
         Brown cells are worse than LRU, green ones better; the numbers are percent. LRU, which is 0
         by definition, and Belady, which is 100, are left out.
+
+    Raises
+    ------
+    UsageError
+        There is no other policy.
     """
     data = data.assign(
         trace=data.get("trace", ""),
         label=_labels(data),
     )
     data = data[~data["policy"].isin(["lru", "belady"])]
+    if data.empty:
+        raise UsageError("LRU and Belady are the ends of the way; name a policy between them.")
     blocks = [(name, rows) for name, rows in data.groupby("trace", sort=False)]
     order = data.groupby("label", sort=False)["mean_closure"].mean().sort_values(ascending=False)
     columns: list[np.ndarray] = []

@@ -112,7 +112,7 @@ class PlainPolicy(Policy):
                 residents.update(dict.fromkeys(batch))
             while used > budget and residents:
                 victim = self.victim(residents.keys())
-                if victim not in residents:
+                if not _holds(residents, victim):
                     raise UsageError(
                         f"Policy {self.name!r} chose to evict {victim!r}, which is not one of the "
                         f"{len(residents)} keys that its victim() was given."
@@ -123,3 +123,10 @@ class PlainPolicy(Policy):
                 residents.update(dict.fromkeys(batch))
             resident_bytes[b] = used
         return Cell(budget, hits, resident_bytes, hit=hit if per_lookup else None)
+
+
+def _holds(residents: dict[int, None], victim: object) -> bool:
+    try:
+        return victim in residents
+    except TypeError:  # a list, say: nothing that can be a key
+        return False

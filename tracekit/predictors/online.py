@@ -28,6 +28,7 @@ import numpy as np
 from tracekit.predictors.base import Predictor
 from tracekit.routing.blocks import Block
 from tracekit.routing.passed import Passed, passed_of
+from tracekit.trace.errors import UsageError
 
 
 class OnlinePredictor(Predictor):
@@ -170,5 +171,25 @@ class PlainOnlinePredictor(PassByPassPredictor):
             token = one_pass.cut(row, row + 1)
             for layer in range(n_layers):
                 if self.reaches(layer):
-                    scores[row, layer] = self.guess(token, layer)
+                    scores[row, layer] = self._guessed(token, layer)
         return scores
+
+    def _guessed(self, token: Block, layer: int) -> np.ndarray:
+        guess = self.guess(token, layer)
+        try:
+            scores = np.asarray(guess)
+        except ValueError:  # lists of several lengths
+            scores = np.empty((0, 0))  # of no shape that is right
+        if scores.shape != (self.routers.n_expert,) or scores.dtype.kind not in "biuf":
+            raise UsageError(
+                f"guess() of the predictor {self.name!r} must return {self.routers.n_expert} numbers, "
+                f"one for each expert, not {_described(guess)}."
+            )
+        return scores
+
+
+def _described(guess: object) -> str:
+    """Say in a few words what was returned."""
+    if isinstance(guess, np.ndarray):
+        return f"an array of shape {guess.shape} of {guess.dtype}"
+    return "None" if guess is None else f"a {type(guess).__name__}"
