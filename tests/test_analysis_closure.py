@@ -117,3 +117,17 @@ def test_a_picture_has_a_cell_for_each_policy_and_budget_and_trace(ranked):
 def test_the_ends_of_the_way_alone_are_no_picture(trace):
     with pytest.raises(UsageError, match="name a policy between them"):
         plots.plot_closure(analysis.closures(trace, ["lru", "belady"], cache_fraction=0.3))
+
+
+def test_what_keeps_more_than_its_budget_has_no_closure():
+    found = analysis.closures(
+        synthesize(8, 16, 4, 60), ["layer-lru", "ring"], cache_fraction=[0.1, 0.5]
+    )
+    rows = found.set_index(["policy", found["cache_fraction"].round(1)])
+    figures = ["closure", "closure_low", "closure_high"]
+    assert rows.loc[("layer-lru", 0.1), figures].isna().all()
+    assert rows.loc[("layer-lru", 0.5), figures].notna().all()
+    assert rows.loc["layer-lru", ["mean_closure", "mean_closure_low"]].isna().all(axis=None)
+    assert rows.loc["ring", [*figures, "mean_closure"]].notna().all(axis=None)
+    assert rows.index[-1][0] == "layer-lru"
+    plots.plot_closure(found)

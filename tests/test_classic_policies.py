@@ -260,8 +260,8 @@ def test_a_prompt_counts_token_by_token():
 
 def test_a_single_turn_says_what_to_give():
     sentence = re.escape(
-        "pin learns on other turns which experts are used most, and the trace has no other turn; give a "
-        "trace to learn on with --train, or counts of experts with --pin-from."
+        "pin learns on other turns which experts are used most, and the trace has no other turn; give "
+        "`tracekit replay` a trace to learn on with --train, or counts of experts with --pin-from."
     )
     with pytest.raises(MissingDataError, match=sentence):
         replay(OTHER, "pin", cache_bytes=3)

@@ -325,9 +325,10 @@ def test_the_command_line_takes_all_of_them(tmp_path, small, other):
     table = run("replay", tmp_path / "a.trace", *policies, *given).out
     assert "b.trace was replayed first" in table
     assert "a layer" in table
-    refused = run("replay", tmp_path / "a.trace", "--policy", "prev-token", "--skip", "3")
-    assert refused.code == 2
-    assert "are for cache policies" in refused.err
+    for option in (("--skip", "3"), ("--pin-from", tmp_path / "counts.json")):
+        refused = run("replay", tmp_path / "a.trace", "--policy", "prev-token", *option)
+        assert refused.code == 2
+        assert "are for cache policies" in refused.err
 
 
 STUDY = """

@@ -15,6 +15,7 @@ from tracekit.formats import as_trace
 from tracekit.policies import POLICIES, Cell, Policy
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.inputs import NoMeaningError
+from tracekit.replaying.kept import kept_to_budget
 from tracekit.replaying.reads import reads_of
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
@@ -102,7 +103,8 @@ def closures(
     -------
     DataFrame
         One row per policy and budget, with the columns that `Closure` declares, LRU (0) and Belady
-        (1) too; the highest mean first. ``attrs["notes"]`` says which policies were left out.
+        (1) too; the highest mean first. ``attrs["notes"]`` says which policies were left out. A policy
+        that keeps more than its budget while decoding has no closure there, and no mean.
 
     Raises
     ------
@@ -149,6 +151,12 @@ def _rows(
     gained, gap = hits - base, ideal - base
     closure = _ratio(gained.sum(axis=0), gap.sum(axis=0))
     low, high = runs.bootstrap.intervals_of_ratios(gained, gap, lookups > 0)
+    later = batches.after_first_decode
+    overran = [not kept_to_budget(batches, cell)[later].all() for cell in cells]
+    for figures in (closure, low[:-1], high[:-1]):
+        figures[overran] = np.nan  # more room than the others have
+    if any(overran):
+        low[-1] = high[-1] = np.nan
     state = policy.state(len(batches.expert_bytes), batches.n_expert, batches.top_k)
     return [
         Closure(

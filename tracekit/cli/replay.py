@@ -196,10 +196,10 @@ def replay(
     if params and not policies:
         owner = _owner(next(iter(params)))
         raise UsageError(f"A parameter is set for {shown(owner)}, which is not replayed here.")
-    if not policies and (cache_slots or skip or warm or time):
+    if not policies and (cache_slots or skip or warm or pin_from or time):
         raise UsageError(
-            "--cache-slots, --skip, --warm and --time are for cache policies, and none is replayed; leave them "
-            "out, or name one with --policy."
+            "--cache-slots, --skip, --warm, --pin-from and --time are for cache policies, and none is "
+            "replayed; leave them out, or name one with --policy."
         )
     if static:
         params |= _dynamic_and_static(policies)

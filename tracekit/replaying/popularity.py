@@ -49,8 +49,8 @@ def popularity(
     if len(turns) < 2:
         raise MissingDataError(
             f"{policy.name} learns on other turns which experts are used most, and {trace.name} has "
-            "no other turn; give a trace to learn on with --train, or counts of experts with "
-            "--pin-from."
+            "no other turn; give `tracekit replay` a trace to learn on with --train, or counts of "
+            "experts with --pin-from."
         )
     by_turn = _by_turn(batches, turns)
     return Popularity(by_turn.sum(axis=0) - by_turn, turns.astype(np.int32))
