@@ -3,25 +3,23 @@
 The set is a bitset of three levels: `words` has a bit for each word of `bits` that is not empty, and
 `groups` has one for each such word of `words`. Within a word high positions are low bits, so the
 lowest set bit is the largest position. Its remainder modulo 67, which differs for all 64 bits, tells
-which bit it is: `place` maps the one to the other.
+which bit it is.
 """
 
 import numpy as np
 
 from tracekit.kernels import inlined
 
+_PLACE = np.zeros(67, np.int64)  # of the remainder of a lone bit
+_PLACE[[(1 << i) % 67 for i in range(64)]] = range(63, -1, -1)
 
-@inlined
-def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return `bits`, `words`, `groups` of an empty set of positions below `n_positions`, and `place`."""
-    place = np.zeros(67, np.int64)
-    for i in range(64):
-        place[(np.uint64(1) << np.uint64(i)) % np.uint64(67)] = 63 - i
+
+def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `bits`, `words`, `groups` of an empty set of positions below `n_positions`."""
     return (
         np.zeros((n_positions >> 6) + 1, np.uint64),
         np.zeros((n_positions >> 12) + 1, np.uint64),
         np.zeros((n_positions >> 18) + 1, np.uint64),
-        place,
     )
 
 
@@ -43,16 +41,14 @@ def add(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.in
 
 
 @inlined
-def largest(
-    bits: np.ndarray, words: np.ndarray, groups: np.ndarray, place: np.ndarray, top: np.int64
-) -> np.int64:
+def largest(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, top: np.int64) -> np.int64:
     """Return the largest position; `top` is the last group that is not empty."""
     lowest = groups[top] & (~groups[top] + np.uint64(1))
-    g = (top << 6) + place[lowest % np.uint64(67)]
+    g = (top << 6) + _PLACE[lowest % np.uint64(67)]
     lowest = words[g] & (~words[g] + np.uint64(1))
-    w = (g << 6) + place[lowest % np.uint64(67)]
+    w = (g << 6) + _PLACE[lowest % np.uint64(67)]
     lowest = bits[w] & (~bits[w] + np.uint64(1))
-    position: np.int64 = (w << 6) + place[lowest % np.uint64(67)]
+    position: np.int64 = (w << 6) + _PLACE[lowest % np.uint64(67)]
     return position
 
 
