@@ -98,6 +98,7 @@ def text_of(trace, *rows, per_layer=False, notes=()):
     config = {
         "per_layer": per_layer,
         "flash_mib_s": None,
+        "time": None,
         "tokens_decode": trace.n_decoded,
         "passes_decode": trace.n_decoded,
         "skip": 0,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.display import draw_with
 
 if TYPE_CHECKING:
-    from tracekit import analysis, engine, plots
+    from tracekit import analysis, engine, plots, timing
     from tracekit.engine import Session, record
     from tracekit.exports import export
     from tracekit.formats import from_arrays, open_counts
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracekit.replaying import replay
     from tracekit.scoring import predict
     from tracekit.studies import sweep
+    from tracekit.timing.comparison import compare
     from tracekit.trace import Trace, TracekitError, synthesize
 
 # Public name: where it is defined, and under which name.
@@ -30,6 +31,7 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "compare": ("tracekit.timing.comparison", "compare"),
     "export": ("tracekit.exports", "export"),
     "from_arrays": ("tracekit.formats", "from_arrays"),
     "open_counts": ("tracekit.formats", "open_counts"),
@@ -48,13 +50,14 @@ draw_with("ReplayResult", "tracekit.plots.curves", "plot_replay")
 draw_with("PredictResult", "tracekit.plots.accuracy", "plot_scores")
 
 # Submodules that are public as a whole.
-_MODULES = ("analysis", "engine", "plots")
+_MODULES = ("analysis", "engine", "plots", "timing")
 
 __all__ = [
     "Session",
     "Trace",
     "TracekitError",
     "analysis",
+    "compare",
     "engine",
     "export",
     "from_arrays",
@@ -68,6 +71,7 @@ __all__ = [
     "replay",
     "sweep",
     "synthesize",
+    "timing",
 ]
 
 

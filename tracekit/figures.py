@@ -33,6 +33,7 @@ class Unit(Enum):
     FRACTION = "fraction"
     MS = "ms"
     SECONDS = "s"
+    PER_SECOND = "1/s"
     FLAG = "true or false"
     MAPPING = "mapping"
     ROWS = "rows"

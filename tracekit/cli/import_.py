@@ -108,6 +108,16 @@ def import_(
             help="Size of the engine's expert cache, if FILE does not say it.",
         ),
     ] = None,
+    metrics: Annotated[
+        Path | None,
+        typer.Option(
+            "--metrics",
+            metavar="FILE",
+            parser=resolve,
+            help="The .metrics file of BigMoeOnEdge beside a route trace: the time of each decoded token.",
+            show_default=False,
+        ),
+    ] = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -121,6 +131,7 @@ def import_(
     console = Console(quiet, verbose)
     check_free(output, force)
     from tracekit.formats import ImportOptions, import_any, is_read_whole
+    from tracekit.formats.metrics import with_metrics
     from tracekit.model_files import read_model
     from tracekit.trace import write_trace
     from tracekit.trace.folder import check_target
@@ -144,10 +155,17 @@ def import_(
     ask = ""
     if is_read_whole(files):
         trace = open_trace(files, console, cache_bytes, options=options)
+        if metrics is not None:
+            trace = with_metrics(trace, metrics)
         write_trace(trace, output, force=force)
         facts, n_rows, has_residency = trace.facts, trace.n_rows, trace.has("residency")
         if has_residency and trace.budget_bytes is None:
             ask = _ask_for_budget(trace, files[0])
+    elif metrics is not None:
+        raise UsageError(
+            f"--metrics goes with a route trace of BigMoeOnEdge or a .trace, and {files[0]} is neither; "
+            "leave it out."
+        )
     else:
         done = import_any(files, output, options, force=force, cache_bytes=cache_bytes)
         for warning in done.warnings:

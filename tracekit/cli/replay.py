@@ -1,8 +1,8 @@
 """``tracekit replay``: replay a trace through cache policies, and score predictors on it."""
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +34,7 @@ from tracekit.trace.errors import MissingDataError, UsageError
 if TYPE_CHECKING:
     from tracekit.replaying import ReplayResult
     from tracekit.scoring import PredictResult
+    from tracekit.timing import Fit
 
 
 def replay(
@@ -97,7 +98,52 @@ def replay(
             "--flash-mib-s",
             metavar="R",
             parser=options.number("--flash-mib-s"),
-            help="Also give the time per decoded token for which flash that reads R MiB/s is busy.",
+            help="Also give the time per decoded token for which flash that reads R MiB/s is busy: a "
+            "rougher thing than --time. Default with --time: as the fit says.",
+        ),
+    ] = None,
+    time: Annotated[
+        bool,
+        typer.Option(
+            "--time",
+            help="Also predict how long a decoded token takes, from the times that TRACE carries.",
+        ),
+    ] = False,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            "--calibrate",
+            metavar="RUN.trace",
+            parser=resolve,
+            help="With --time: take the times of this recording of the same model on the device.",
+        ),
+    ] = None,
+    repeated: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--repeated",
+            metavar="RUN2.trace",
+            parser=resolve,
+            help="With --time: the same configuration and tokens recorded again, which shows how much "
+            "runs differ. May be given several times.",
+        ),
+    ] = None,
+    ram_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--ram-mib",
+            metavar="M",
+            parser=options.number("--ram-mib"),
+            help="With --time: memory of the device.",
+        ),
+    ] = None,
+    mem_floor_mib: Annotated[
+        float | None,
+        typer.Option(
+            "--mem-floor-mib",
+            metavar="M",
+            parser=options.number("--mem-floor-mib"),
+            help="With --time: the least memory that was free while the times were recorded.",
         ),
     ] = None,
     train: TrainOption = None,
@@ -127,7 +173,13 @@ def replay(
     were read. A predictor named in --policy is scored, as `tracekit predict` does.
     """
     console = Console(quiet, verbose)
-    destination = Output(console, output, format, force, inputs=[trace, train, warm, pin_from])
+    destination = Output(
+        console,
+        output,
+        format,
+        force,
+        inputs=[trace, train, warm, pin_from, calibrate, *(repeated or [])],
+    )
     budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
     budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
     slots = options.cache_slots(cache_slots) if cache_slots else None
@@ -144,19 +196,34 @@ def replay(
     if params and not policies:
         owner = _owner(next(iter(params)))
         raise UsageError(f"A parameter is set for {shown(owner)}, which is not replayed here.")
-    if not policies and (cache_slots or skip or warm):
+    if not policies and (cache_slots or skip or warm or time):
         raise UsageError(
-            "--cache-slots, --skip and --warm are for cache policies, and none is replayed; leave them "
+            "--cache-slots, --skip, --warm and --time are for cache policies, and none is replayed; leave them "
             "out, or name one with --policy."
         )
     if static:
         params |= _dynamic_and_static(policies)
+    if not time and (calibrate or repeated or ram_mib is not None or mem_floor_mib is not None):
+        raise UsageError(
+            "--calibrate, --repeated, --ram-mib and --mem-floor-mib are for --time; add it, or leave "
+            "them out."
+        )
     opened = open_trace(trace, console)
     learned_on = open_any(train) if train else None
     warmed_by = open_any(warm) if warm else None
     replayed = scored = None
-    start = time.perf_counter()
+    start = perf_counter()
     if policies:
+        fitted: Fit | bool = False
+        if time:
+            from tracekit.timing import fit
+
+            fitted = fit(
+                open_any(calibrate) if calibrate else opened,
+                repeated=[open_any(path) for path in repeated or ()],
+                ram_mib=ram_mib,
+                mem_floor_mib=mem_floor_mib,
+            )
         with console.progress("replay") as progress:
             replayed = run(
                 opened,
@@ -171,6 +238,7 @@ def replay(
                 per_layer=per_layer,
                 validate=validate,
                 flash_mib_s=flash_mib_s,
+                time=fitted,
                 train=learned_on,
                 skip=skip,
                 warm=warmed_by,
@@ -195,7 +263,7 @@ def replay(
             if replayed is None:
                 raise
             replayed.notes.append(f"Left out: {error}")
-    console.detail(f"seed {seed}; took {time.perf_counter() - start:.2f} s")
+    console.detail(f"seed {seed}; took {perf_counter() - start:.2f} s")
     _write(destination, replayed, scored, per_layer)
 
 

@@ -9,6 +9,7 @@ from tracekit.figures import Figure, Unit, counted
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import COLUMNS, LAYER_COLUMNS, Row
 from tracekit.replaying.text import replay_parts
+from tracekit.replaying.times import TIME_COLUMNS
 from tracekit.table import Part, as_html, as_text
 from tracekit.trace import Trace, provenance
 
@@ -25,6 +26,7 @@ _NULLABLE_TYPES = {
     Unit.FRACTION: "float64",
     Unit.MS: "float64",
     Unit.MIB: "float64",
+    Unit.PER_SECOND: "float64",
 }
 # Null only in a result without any size.
 _SIZES = ("cache_bytes", "cache_mib")
@@ -83,7 +85,7 @@ class ReplayResult:
                 flat[f"validation_{name}"] = value
             rows.append({"policy": row.policy, "label": label, **flat})
         counters = [figure for row in self.rows for figure in row.counter_figures]
-        return _frame(rows, [*COLUMNS, *counters])
+        return _frame(rows, [*COLUMNS, *TIME_COLUMNS, *counters])
 
     @property
     def layers(self) -> "pd.DataFrame | None":

@@ -12,6 +12,7 @@ from tracekit.policies.bound import Bound
 from tracekit.policies.prefetch import LATE
 from tracekit.replaying.kept import kept_to_budget, kept_to_shares
 from tracekit.replaying.reads import reads_of
+from tracekit.replaying.times import RowTime
 from tracekit.trace.errors import UsageError
 
 DEMAND = Figure(
@@ -158,6 +159,7 @@ class Row(Totals, Identity):
     bound: Bound | None = field(default=None, repr=False)
     layers: tuple[LayerRow, ...] | None = None
     validation: Validation | None = None
+    time: RowTime | None = None
     flash_ms_per_token_decode: Annotated[
         float | None,
         Declared(Unit.MS, "how long flash is busy for a decoded token, at the rate that was given"),
@@ -227,6 +229,8 @@ class Row(Totals, Identity):
         record |= self.counters
         if self.validation is not None:
             record["validation"] = asdict(self.validation)
+        if self.time is not None:
+            record |= self.time.to_record()
         return record
 
 

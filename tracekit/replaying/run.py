@@ -25,8 +25,12 @@ from tracekit.replaying.popularity import counts_for
 from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
+from tracekit.replaying.timed import against_lru, time_notes
+from tracekit.replaying.times import check_calibration, summary, time_of
 from tracekit.replaying.validate import recorded_residency
 from tracekit.replaying.warming import Warm
+from tracekit.timing import Fit
+from tracekit.timing import fit as fitted
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
 
@@ -51,6 +55,7 @@ def replay(
     per_layer: bool = False,
     validate: bool = False,
     flash_mib_s: float | None = None,
+    time: bool | Fit = False,
     train: Trace | None = None,
     skip: int = 0,
     warm: Trace | None = None,
@@ -96,7 +101,12 @@ def replay(
         had.
     flash_mib_s : float, optional
         Reading rate of flash in MiB a second: rows then say how many milliseconds it is busy
-        for a decoded token, ``flash_ms_per_token_decode``.
+        for a decoded token, ``flash_ms_per_token_decode``. With `time`, by default the rate that
+        the fit gives, 1000 / b.
+    time : bool or Fit
+        Say how long decoded tokens would take: by a fit to the times that `trace` itself carries
+        (True), or by one to another recording of the model on the device, from
+        ``tracekit.timing.fit``.
     train : Trace, optional
         A trace of the same model, on which what a policy acts on is learned. By default it is learned
         on the turns of `trace` that are not being replayed.
@@ -124,11 +134,11 @@ def replay(
         A policy or parameter is unknown, a number is out of its range, there is nothing to validate
         against, no policy goes by `pin_from`, or `skip` leaves nothing to count.
     TraceError
-        The sizes of only some layers' experts are known, or `warm` or `pin_from` is of another
-        model.
+        The sizes of only some layers' experts are known, or `warm`, `pin_from` or the fit is of
+        another model.
     MissingDataError
-        No policy can run on this trace. Or a size in MiB or bytes, or a rate of flash, is given, and
-        the sizes of experts are not known.
+        No policy can run on this trace. Or a size in MiB or bytes, or a rate of flash, is given, or
+        times are asked for, and the sizes of experts are not known. Or `trace` has no times.
     """
     seed = whole("seed", seed, 0)
     jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
@@ -149,11 +159,16 @@ def replay(
     counts = counts_for(pin_from, trace, loaded)
     lossy = any(policy.lossy for policy in loaded)
     batches = build_batches(trace, lossy, bool(bypass), equal_sizes=True)
-    if flash_mib_s is not None and not batches.sized:
+    if (flash_mib_s is not None or time) and not batches.sized:
+        what = "How long a token takes" if time else "How long flash is busy"
         raise MissingDataError(
-            "How long flash is busy cannot be said, since the trace does not say how many bytes an "
+            f"{what} cannot be said, since the trace does not say how many bytes an "
             "expert has; `tracekit import` takes --model PATH or --expert-mib M."
         )
+    calibration = fitted(trace) if time is True else time or None
+    if calibration is not None:
+        check_calibration(calibration, trace)
+        flash_mib_s = calibration.flash_mib_s if flash_mib_s is None else flash_mib_s
     batches = replace(batches, in_slots=cache_slots is not None)
     batches, counted = without_first(trace, batches, skip)
     first = None if warm is None else Warm.of(verified(warm), trace, batches)
@@ -186,6 +201,8 @@ def replay(
         rows = []
         for cell in cells:
             row = row_of(policy, given, cell, per_layer)
+            if calibration is not None:
+                row = replace(row, time=time_of(calibration, policy, given, cell))
             if recorded is not None and isinstance(cell, Cell):
                 row = replace(row, validation=recorded.compare(policy, cell))
             rows.append(row)
@@ -198,6 +215,8 @@ def replay(
         for bound, of_run in zip(bounds, by_run, strict=False)
         for row, limit in zip(of_run, by_run[place[bound]] if bound else of_run, strict=True)
     ]
+    if calibration is not None:
+        rows = against_lru(rows, calibration.spread)
     if flash_mib_s is not None:
         rows = [_with_flash_time(row, counted, flash_mib_s) for row in rows]
     if not batches.sized:
@@ -216,6 +235,7 @@ def replay(
         "per_layer": per_layer,
         "validate": validate,
         "flash_mib_s": flash_mib_s,
+        "time": None if calibration is None else summary(calibration, trace),
         "train": None if train is None else train.name,
         "skip": skip,
         "warm": None if warm is None else warm.name,
@@ -224,7 +244,13 @@ def replay(
     return ReplayResult(
         rows=rows,
         config=config,
-        notes=[*trace.warnings, *left_out, *notes(batches, rows), *unranked(trace)],
+        notes=[
+            *trace.warnings,
+            *left_out,
+            *notes(batches, rows),
+            *unranked(trace),
+            *(time_notes(rows, calibration) if calibration is not None else ()),
+        ],
         trace=trace,
     )
 

@@ -8,6 +8,7 @@ from tracekit.figures import NONE, Figure, budget_mib, counted, joined, mib, per
 from tracekit.policies.bound import Bound, BoundAhead, bounded
 from tracekit.replaying.labels import labels_of
 from tracekit.replaying.rows import LayerRow, Row
+from tracekit.replaying.time_text import time_parts
 from tracekit.table import Column, Part, Table
 from tracekit.trace import Trace
 
@@ -43,6 +44,9 @@ def replay_parts(
     labelled = sorted(map(Labelled, labels_of(rows), rows), key=_budget)
     figures = _figures(config, labelled)
     parts: list[Part] = [_head(trace, rows, config), figures, *_counters(labelled)]
+    if config["time"] is not None:
+        leading = [_label_column(), *_slots_columns(rows), Column[Labelled]("cache\nMiB ", _cache)]
+        parts += time_parts(leading, labelled, config["time"])
     if any(row.layers for row in rows):
         parts += _layers(labelled)
     legend = _legend([each.row for each in labelled], config)
@@ -316,7 +320,12 @@ def _legend(rows: Sequence[Row], config: Mapping[str, Any]) -> list[str]:
             "per token: of those that stayed; a pass verifies several, and what it reads for those "
             "that it rejects counts too"
         )
-    if flash_mib_s:
+    if flash_mib_s and config["time"] is not None:
+        lines.append(
+            f"flash per token: its bytes at {flash_mib_s:.4g} MiB a second; rougher than the times "
+            "above, which the other costs of a token are part of"
+        )
+    elif flash_mib_s:
         lines.append(
             f"flash per token: how long reading is busy at {flash_mib_s:g} MiB a second; on average a "
             "token takes at least that, whatever is computed meanwhile"

@@ -71,9 +71,10 @@ class Run:
     seeds : list of int
         A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
-        Layers ahead; numbers of experts that predictors may name, besides k.
+        Layers ahead, or ``"token"``: before the token has begun; numbers of experts that predictors may name, besides k.
     params : mapping
-        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row. The bound takes 100 price
+        ``"drop-cold.frac" = [0.75, 1.0]``, ``"recall.history" = [100, 1000]``: every combination is a
+        row. The bound takes 100 price
         iterations, if ``"bound.prices"`` does not say otherwise.
     """
 
@@ -90,7 +91,7 @@ class Run:
     skip: int = 0
     warm: str = ""
     seeds: list[int] = field(default_factory=lambda: [0])
-    horizon: list[int] = field(default_factory=lambda: [1])
+    horizon: list[int | str] = field(default_factory=lambda: [1])
     named: list[int] = field(default_factory=list)
     params: Mapping[str, Any] = field(default_factory=dict)
 

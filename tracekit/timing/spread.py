@@ -1,0 +1,98 @@
+"""How far a prediction may be off: what another draw of tokens, and another run, would have given.
+
+In: the times of a run and of its repetitions. Out: fits of drawn tokens, and the spread between runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracekit.timing.huber import huber_line
+from tracekit.timing.times import Times
+
+Z_95 = 1.96
+DRAWS = 200
+BLOCK = 16  # tokens; neighbours are alike
+_MOST_DRAWN = 1024  # tokens of a draw
+_TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class RunSpread:
+    """How much the typical token differs between runs of one configuration.
+
+    Attributes
+    ----------
+    sd_log : float
+        Standard deviation of the logarithm of the median token.
+    n_runs : int
+        Runs it was found from; 1: it is assumed.
+    """
+
+    sd_log: float
+    n_runs: int
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether no repetition was given."""
+        return self.n_runs < 2
+
+
+ASSUMED = RunSpread(0.05, 1)
+_LEAST_SD = 0.025
+
+
+def run_spread(runs: Sequence[np.ndarray]) -> RunSpread:
+    """Return the spread between runs of one configuration.
+
+    Parameters
+    ----------
+    runs : sequence of float64 [T]
+        The wall times of the tokens of each; of one run alone, the spread is assumed.
+    """
+    if len(runs) < 2:
+        return ASSUMED
+    medians = np.array([np.median(wall_ms) for wall_ms in runs])
+    return RunSpread(max(_LEAST_SD, float(np.log(medians).std(ddof=1))), len(runs))
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Fits of drawn tokens.
+
+    Attributes
+    ----------
+    a_ms, b_ms_per_mib, middle_ms : float64 [D]
+        Of each draw: intercept, slope, and the median of its residuals.
+    shrink : float
+        By how much the deviations of draws are too large: they may have fewer tokens than the run.
+    """
+
+    a_ms: np.ndarray
+    b_ms_per_mib: np.ndarray
+    middle_ms: np.ndarray
+    shrink: float
+
+    def sd_ms(self, read_mib: float) -> float:
+        """Return the standard deviation of what the draws say of a token that reads `read_mib`."""
+        of_draws = self.a_ms + self.b_ms_per_mib * read_mib + self.middle_ms
+        return float(of_draws.std(ddof=1)) * self.shrink
+
+
+def draws_of(times: Times, seed: int = 0) -> Draws:
+    """Draw stretches of 16 tokens with replacement, and fit each draw.
+
+    A long run is drawn 1024 tokens at a time; deviations shrink with the root of the tokens.
+    """
+    n = len(times.wall_ms)
+    size = min(n, _MOST_DRAWN)
+    blocks = -(-size // BLOCK)
+    starts = np.random.default_rng(seed).integers(n, size=(DRAWS, blocks, 1))
+    tokens = ((starts + np.arange(BLOCK)) % n).reshape(DRAWS, -1)[:, :size]
+    x, y = times.read_mib[tokens], times.wall_ms[tokens]
+    varies = x.std(axis=1) > 0  # a draw of equal bytes has no slope
+    x, y = x[varies], y[varies]
+    a, b = huber_line(x, y, _TOLERANCE)
+    middle = np.median(y - a[:, None] - b[:, None] * x, axis=1)
+    return Draws(a, b, middle, float(np.sqrt(size / n)))
