@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from tracekit.formats.archives import damaged
@@ -92,6 +91,8 @@ def _source(file: File, options: ImportOptions) -> Source:
 
 
 def _rows(file: File, table: pa.Table, first_line: int) -> Rows:
+    import pyarrow.compute as pc
+
     lists = table[KEY].combine_chunks()
     counts = to_numpy(pc.list_value_length(lists), 0)
     flat = lists.flatten()
