@@ -52,7 +52,8 @@ class Kernel(Generic[P, R]):
     def __init__(self, function: Callable[P, R], is_kept: bool, **options: Any):
         functools.update_wrapper(self, function)
         self.py_func = cast(FunctionType, function)
-        self.targetoptions = {"nogil": True, **options}
+        # C functions that call a kernel by its address are not made: a tenth of compiling.
+        self.targetoptions = {"nogil": True, "no_cfunc_wrapper": True, **options}
         self.is_kept = is_kept
         # What the file holds now, as Python has read it: it may change before the first call.
         self.file_digest = digest_of_file(self.py_func)
