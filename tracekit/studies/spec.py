@@ -17,6 +17,7 @@ from tracekit.trace.errors import UsageError
 T = TypeVar("T", bound=Dataclass)
 
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
+MOST_DECIMALS = 15  # a float has no more
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
 BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles", "cache_slots")
 
@@ -259,7 +260,9 @@ def _check_claim(claim: Claim, where: str) -> None:
         raise UsageError(f"{where} claims nothing; it needs one of {quoted(COMPARISONS)}.")
     if claim.unit not in (None, *UNITS):
         raise UsageError(f"{where} has no unit {shown(claim.unit)}; there are {quoted(UNITS)}.")
-    if claim.decimals is not None and claim.decimals < 0:
-        raise UsageError(f"{where}: decimals = {shown(claim.decimals)} must be 0 or more.")
+    if claim.decimals is not None and not 0 <= claim.decimals <= MOST_DECIMALS:
+        raise UsageError(
+            f"{where}: decimals = {shown(claim.decimals)} must be from 0 to {MOST_DECIMALS}."
+        )
     if claim.minus is not None and claim.over is not None:
         raise UsageError(f"{where} has both minus and over; it may have one.")
