@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tracekit.display import draw_with
 
 if TYPE_CHECKING:
-    from tracekit import analysis, engine, plots
+    from tracekit import analysis, engine, plots, timing
     from tracekit.engine import Session, record
     from tracekit.exports import export
     from tracekit.formats import from_arrays, open_counts
@@ -48,7 +48,7 @@ draw_with("ReplayResult", "tracekit.plots.curves", "plot_replay")
 draw_with("PredictResult", "tracekit.plots.accuracy", "plot_scores")
 
 # Submodules that are public as a whole.
-_MODULES = ("analysis", "engine", "plots")
+_MODULES = ("analysis", "engine", "plots", "timing")
 
 __all__ = [
     "Session",
@@ -68,6 +68,7 @@ __all__ = [
     "replay",
     "sweep",
     "synthesize",
+    "timing",
 ]
 
 

@@ -210,6 +210,8 @@ def replay(
         return rows
 
     _ = whole_run.next_use  # found once, before threads would each do it
+    if calibration is not None:
+        _ = calibration.draws
     by_run = _on_threads(rows_of, len(replayed), budgets, jobs, progress)
     rows = [
         row.under(bound, limit)

@@ -16,7 +16,7 @@ from tracekit.timing.refusals import Loses, Refusal
 from tracekit.timing.spread import Z_95
 
 if TYPE_CHECKING:
-    from tracekit.timing.fit import Fit
+    from tracekit.timing.fitting import Fit
 
 # Of the slowest tokens' weight in the mean, as a share of the typical token.
 MOST_EXCESS = 0.05
