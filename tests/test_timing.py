@@ -87,8 +87,8 @@ def test_quantiles_are_those_of_every_token_with_every_residual():
     other = read_bytes(100, seed=9, low=60, high=120)
     sums = np.add.outer(f.a_ms + f.b_ms_per_mib * other / MIB, f.residuals)
     p = f.predict(read_bytes=other)
-    assert p.typical_ms == pytest.approx(np.median(sums))
-    assert p.p95_ms == pytest.approx(np.quantile(sums, 0.95))
+    assert p.typical_ms == pytest.approx(np.median(sums), rel=1e-3)
+    assert p.p95_ms == pytest.approx(np.quantile(sums, 0.95), rel=2e-3)
     many = f.predict(read_bytes=np.repeat(other, 40))
     assert many.typical_ms == pytest.approx(p.typical_ms, rel=1e-3)
 

@@ -8,9 +8,9 @@ import pytest
 from cli_helpers import run
 from timed_runs import LAYERS, lru_bytes, metrics, routed, timed, wall
 
+import tracekit
 from tracekit import replay
 from tracekit.figures import MIB
-from tracekit.formats import from_arrays
 from tracekit.formats.metrics import with_metrics
 from tracekit.replaying.times import TIME_COLUMNS
 from tracekit.timing import fit
@@ -261,7 +261,7 @@ def test_one_token_is_too_few(tmp_path):
 
 def test_sizes_are_needed(trace):
     chosen = trace.routing(["experts"])["experts"].reshape(-1, LAYERS, 2)
-    unsized = from_arrays(chosen)
+    unsized = tracekit.from_arrays(chosen)
     with pytest.raises(MissingDataError, match="How long a token takes cannot be said"):
         replay(unsized, "lru", cache_fraction=0.5, time=fit(trace))
 

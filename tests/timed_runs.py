@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+import tracekit
 from tracekit.figures import MIB
-from tracekit.formats import from_arrays
 from tracekit.formats.metrics import with_metrics
 from tracekit.trace import Trace
 
@@ -28,7 +28,7 @@ def routed(tokens: int = TOKENS, seed: int = 1, experts: int = EXPERTS) -> Trace
                 now = rng.choice(experts, TOP_K, replace=False)
             chosen[token, layer] = now
     weights = np.tile([0.7, 0.3], (tokens, LAYERS, 1))
-    trace = from_arrays(chosen, weights=weights, expert_mib=EXPERT_MIB, n_expert=experts)
+    trace = tracekit.from_arrays(chosen, weights=weights, expert_mib=EXPERT_MIB, n_expert=experts)
     trace.name = "run"
     return trace
 

@@ -210,7 +210,7 @@ def replay(
         return rows
 
     _ = whole_run.next_use  # found once, before threads would each do it
-    if calibration is not None:
+    if calibration is not None and calibration.refusal is None:
         _ = calibration.draws
     by_run = _on_threads(rows_of, len(replayed), budgets, jobs, progress)
     rows = [

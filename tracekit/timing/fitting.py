@@ -14,7 +14,7 @@ from tracekit.figures import MIB
 from tracekit.routing.residency import sizes_are_known
 from tracekit.timing.facts import RunFacts, facts_of, facts_of_trace
 from tracekit.timing.huber import huber_line
-from tracekit.timing.prediction import Prediction, predict
+from tracekit.timing.prediction import Prediction, evenly, predict
 from tracekit.timing.spread import Draws, RunSpread, draws_of, run_spread
 from tracekit.timing.times import ADVISED, Times, numbers, times_of, times_of_trace
 from tracekit.trace import Trace, UsageError
@@ -123,6 +123,11 @@ class Fit:
             return None
         _, slope = huber_line(self.read_mib, self.times.wait_ms)
         return max(0.0, float(slope))
+
+    @cached_property
+    def some_residuals(self) -> np.ndarray:
+        """Residuals in even steps of rank, so few that all sums with them stay quick."""
+        return evenly(self.residuals)
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Of the slowest tokens' weight in the mean, as a share of the typical token.
 MOST_EXCESS = 0.05
 # Points of each distribution whose sums are formed.
-_POINTS = 256
+_POINTS = 128
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,12 @@ def _outside(fit: "Fit", read_mib: np.ndarray) -> list[Refusal]:
 
 def _quantiles(fit: "Fit", reading_ms: np.ndarray) -> tuple[float, float]:
     """Return the median and 95th percentile of every token's reading with every residual."""
-    sums = (fit.a_ms + _evenly(reading_ms)[:, None] + _evenly(fit.residuals)).ravel()
+    sums = (fit.a_ms + evenly(reading_ms)[:, None] + fit.some_residuals).ravel()
     typical, p95 = np.quantile(sums, [0.5, 0.95])
     return float(typical), float(p95)
 
 
-def _evenly(values: np.ndarray) -> np.ndarray:
+def evenly(values: np.ndarray) -> np.ndarray:
     """Return `values`, or so many of them in even steps of rank that all sums stay quick."""
     if len(values) <= _POINTS:
         return values

@@ -14,7 +14,7 @@ from tracekit.timing.times import Times
 Z_95 = 1.96
 DRAWS = 100
 BLOCK = 16  # tokens; neighbours are alike
-_MOST_DRAWN = 1024  # tokens of a draw
+_MOST_DRAWN = 256  # tokens of a draw
 _TOLERANCE = 1e-3
 
 
@@ -83,7 +83,7 @@ class Draws:
 def draws_of(times: Times, line: tuple[float, float], seed: int = 0) -> Draws:
     """Draw stretches of 16 tokens with replacement, and fit each draw.
 
-    A long run is drawn 1024 tokens at a time; deviations shrink with the root of the tokens.
+    A long run is drawn 256 tokens at a time; deviations shrink with the root of the tokens.
 
     Parameters
     ----------
