@@ -125,6 +125,12 @@ class Fit:
         return max(0.0, float(slope))
 
     @cached_property
+    def usual_mib(self) -> tuple[float, float]:
+        """The 2nd and 98th percentile of what a token reads."""
+        low, high = np.quantile(self.read_mib, [0.02, 0.98])
+        return float(low), float(high)
+
+    @cached_property
     def some_residuals(self) -> np.ndarray:
         """Residuals in even steps of rank, so few that all sums with them stay quick."""
         return evenly(self.residuals)

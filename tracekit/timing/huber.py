@@ -7,7 +7,6 @@ import numpy as np
 
 TUNING = 1.345  # 95 % efficient where the noise is normal
 MAD_TO_SD = 1.4826  # of normal noise
-_MOST_ROUNDS = 100
 
 
 def huber_line(
@@ -15,6 +14,7 @@ def huber_line(
     y: np.ndarray,
     tolerance: float = 1e-9,
     start: tuple[float, float] | None = None,
+    most_rounds: int = 100,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit y = a + b · x by iteratively reweighted least squares, many sets of points at once.
 
@@ -30,6 +30,7 @@ def huber_line(
         The rounds end when no fitted value moves by more than this share of the median y.
     start : (a, b), optional
         Where the rounds begin; with the line of least squares by default.
+    most_rounds : int
 
     Returns
     -------
@@ -46,7 +47,7 @@ def huber_line(
         a, b = (np.full(y.shape[:-1], value) for value in start)
     enough = tolerance * max(float(np.median(np.abs(y))), 1e-300)
     widest = np.abs(x).max(axis=-1)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(most_rounds):
         residuals = y - a[..., None] - b[..., None] * x
         centre = np.median(residuals, axis=-1, keepdims=True)
         scale = MAD_TO_SD * np.median(np.abs(residuals - centre), axis=-1, keepdims=True)

@@ -16,6 +16,7 @@ DRAWS = 100
 BLOCK = 16  # tokens; neighbours are alike
 _MOST_DRAWN = 256  # tokens of a draw
 _TOLERANCE = 1e-3
+_MOST_ROUNDS = 5  # they begin at the fit of all tokens, which is near
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,6 @@ def draws_of(times: Times, line: tuple[float, float], seed: int = 0) -> Draws:
     x, y = times.read_mib[tokens], times.wall_ms[tokens]
     varies = x.std(axis=1) > 0  # a draw of equal bytes has no slope
     x, y = x[varies], y[varies]
-    a, b = huber_line(x, y, _TOLERANCE, line)
+    a, b = huber_line(x, y, _TOLERANCE, line, _MOST_ROUNDS)
     middle = np.median(y - a[:, None] - b[:, None] * x, axis=1)
     return Draws(a, b, middle, float(np.sqrt(size / n)))
