@@ -85,6 +85,19 @@ import numpy as np
 experts = np.random.default_rng(0).permuted(np.tile(np.arange(64), (600, 24, 1)), axis=2)[:, :, :8]
 np.savez("run.npz", experts=experts, prompt_lengths=[100], lengths=[600], n_expert=64)
 ```"""
+# What people have at hand, and how it becomes `experts`; a test runs these lines.
+AT_HAND = {
+    "router logits [tokens, layers, n_expert], of a model that selects the k largest": (
+        "np.argsort(-logits, axis=2)[:, :, :k]"
+    ),
+    "a mask [tokens, layers, n_expert] of the selected experts": (
+        'np.argsort(~mask, axis=2, kind="stable")[:, :, :k]'
+    ),
+    "an array [tokens, k] for each layer": "np.stack(layers, axis=1)",
+    "an array [layers, k] for each token": "np.stack(tokens)",
+    "one layer, [tokens, k]": "routed[:, None, :]",
+    "floats": "routed.astype(int)",
+}
 CSV = """\
 ```python
 import csv
@@ -128,7 +141,11 @@ import tracekit
 
 experts = np.array([[[0, 3], [5, 1]], [[0, 2], [5, 4]], [[3, 2], [5, 0]]])  # [tokens, layers, k]
 trace = tracekit.from_arrays(experts, prompt_lengths=1, n_expert=8, expert_mib=3.5)
-```"""
+print(tracekit.replay(trace, ["lru", "bound"], cache_mib=21).to_text())
+```
+
+`tracekit.export(trace, "run.npz")` writes it for the command line: `tracekit report run.npz -o
+report.html`."""
 
 
 def arrays() -> Rows:

@@ -320,6 +320,10 @@ def formats() -> str:
         f"## Forms to write\n\n{forms.INTRODUCTION}",
         f"### npz, npy\n\n{forms.NPZ}\n\nA `.npy` file holds `experts` alone. `--axes "
         "layers,tokens,k` says another order of the axes.",
+        table(
+            ("what you have", "`experts`"),
+            ((what, f"`{code}`") for what, code in forms.AT_HAND.items()),
+        ),
         table(("array", "other names", "meaning"), forms.arrays()),
         f"### CSV\n\nA row for each selected expert.\n\n{forms.CSV}",
         table(("column", "other names", "meaning"), forms.columns()),

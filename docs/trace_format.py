@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
-from tracekit.trace.schema import layers_schema, routing_schema, steps_schema
+from tracekit.trace.schema import MAY_BE_ABSENT, layers_schema, routing_schema, steps_schema
 
 PLACE = {
     "turn": "one prompt and what is generated after it, from 0",
@@ -123,7 +123,9 @@ def files_of_a_trace() -> Iterator[tuple[str, str, Rows]]:
     top_k, n_expert, n_embd = _WIDTHS
     yield (
         "routing.parquet",
-        "One row for each token at each MoE layer, in the order of pass, layer, step.",
+        "One row for each token at each MoE layer, in the order of pass, layer, step. Without the "
+        f"column {', '.join(f'`{name}`' for name in MAY_BE_ABSENT[:-1])} or "
+        f"`{MAY_BE_ABSENT[-1]}` it counts as null in every row.",
         _columns(routing_schema(top_k, n_expert, n_embd), PLACE | ROUTING),
     )
     yield (

@@ -21,7 +21,7 @@ BUDGET = 9  # experts, each of size 1
 COLUMNS = ("turn", "pass", "phase", "layer", "tokens", "hits", "evicted")
 
 
-def batches_in_file() -> tuple[Batches, list[list[str]], list[list[int]]]:
+def run_in_file() -> tuple[Run, list[list[str]], list[list[int]]]:
     """Return the run of the file; of each batch the keys that hit, as ``layer:expert``, and the victims."""
     with FILE.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -37,7 +37,7 @@ def batches_in_file() -> tuple[Batches, list[list[str]], list[list[int]]]:
     run = Run(dict.fromkeys(range(N_LAYERS), 1), N_EXPERT, TOP_K, tuple(passes.values()))
     hits = [row["hits"].split() for row in rows]
     evicted = [[key_of(name) for name in row["evicted"].split()] for row in rows]
-    return build_batches(run.trace()), hits, evicted
+    return run, hits, evicted
 
 
 def key_of(name: str) -> int:

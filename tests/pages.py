@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "notebooks/README.md")]
-WRITTEN += [ROOT / "docs" / name for name in ("accounting.md", "speed.md", "device.md")]
+WRITTEN += [
+    ROOT / "docs" / name for name in ("accounting.md", "speed.md", "device.md", "your-own.md")
+]
 
 
 def words_of(command: str) -> list[str]:

@@ -171,6 +171,7 @@ def test_a_trace_without_a_decoded_token_says_so(question):
 @pytest.mark.parametrize(
     "question",
     [
+        analysis.accuracy_by_history,
         analysis.accuracy_by_horizon,
         analysis.accuracy_by_layer,
         analysis.default_budget,

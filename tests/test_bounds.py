@@ -155,16 +155,20 @@ def check_prefetch(drawn, batches, limit, most, rng):
             of_layer = range(layer * drawn.n_expert, (layer + 1) * drawn.n_expert)
             named = list(wanted) if rng.random() < 0.5 else rng.sample(of_layer, drawn.n_expert)
             keys[b, : len(named[:3])] = named[:3]
-    policy = load_policy("prefetch", {"spec_max": most})
-    given = replace(batches, guesses=Guesses(keys))
-    (cell,) = policy.simulate(given, np.array([drawn.budget]))
-    late = cell.counters["speculative_late"]
-    assert cell.hits[batches.counted].sum() - late <= limit.hits, drawn
-    assert cell.hits[batches.counted_decode].sum() - late <= limit.hits_decode, drawn
-    if batches.counted.all() and not drawn.skipped:
-        # What counts may be read before it does, so that only a whole run has a least.
-        assert cell.read_bytes.sum() >= limit.read_bytes, drawn
-        assert cell.read_bytes[batches.phase == 1].sum() >= limit.read_bytes_decode, drawn
+    # `follow` learns from the tokens: one for each batch, which names its first expert again.
+    rows = [(k + k[:1] * batches.top_k)[: batches.top_k] for _, k, _ in drawn.batches]
+    rows = np.array(rows, np.uint16) % drawn.n_expert
+    given = replace(batches, guesses=Guesses(keys), rows=rows, row_start=np.arange(len(rows) + 1))
+    for base in ("lru", "follow"):
+        policy = load_policy("prefetch", {"spec_max": most, "base": base})
+        (cell,) = policy.simulate(given, np.array([drawn.budget]))
+        late = cell.counters["speculative_late"]
+        assert cell.hits[batches.counted].sum() - late <= limit.hits, drawn
+        assert cell.hits[batches.counted_decode].sum() - late <= limit.hits_decode, drawn
+        if batches.counted.all() and not drawn.skipped:
+            # What counts may be read before it does, so that only a whole run has a least.
+            assert cell.read_bytes.sum() >= limit.read_bytes, drawn
+            assert cell.read_bytes[batches.phase == 1].sum() >= limit.read_bytes_decode, drawn
 
 
 @pytest.mark.parametrize("equal", [True, False], ids=["equal-sizes", "sizes-by-layer"])

@@ -10,6 +10,7 @@ from cli_helpers import run
 from mutations import SENTENCE
 from pages import ROOT
 
+from tracekit.exports import EXPORTS
 from tracekit.formats import COUNTS, FORMATS, open_any
 
 
@@ -185,6 +186,8 @@ NEAR = {
     "a CSV": (b"token,layer,logit\n0,1,2\n", "lacks a column for experts (experts, expert, "),
     "a JSON line": (b'{"layer": 1, "text": "a"}\n', "lacks a key for token"),
     "an archive": (runs.saved(a=IDS), "archive of the arrays a, and none is called experts"),
+    "unnamed": (runs.saved(arr_0=IDS), "numpy.savez(FILE, experts=…) names it"),
+    "logits": (runs.saved(logits=IDS * 0.5), "add experts = numpy.argsort(-logits, axis=2)"),
     "an array": (runs.saved(np.save, IDS.ravel() * 0.5), "an array of float64 with 1 axes, where"),
     "a Parquet file": (runs.as_parquet([{"layer": 1, "x": 2}]), "lacks a column for token"),
     "prose": (b"Dear diary", "it is neither a .trace directory nor of any format"),
@@ -198,6 +201,24 @@ def test_a_file_of_no_format_is_told_what_it_lacks(case, write):
     assert done.code == 3
     assert reason in done.err
     assert "docs/formats.md shows forms that are easy to write" in done.err
+
+
+def test_bare_logits_are_told_how_they_become_experts(write, tmp_path):
+    logits = write(runs.saved(np.save, IDS * -0.5))
+    for command in (("info", logits), ("import", logits, "-o", tmp_path / "x.trace")):
+        done = run(*command)
+        assert done.code in (2, 3)
+        assert (
+            "of router logits save experts = numpy.argsort(-logits, axis=2)[:, :, :k]" in done.err
+        )
+
+
+def test_axes_that_seem_mixed_up_are_warned_of(write, tmp_path):
+    routed = np.sort(np.random.default_rng(0).random((3, 300, 8)).argsort(axis=2)[:, :, :2], axis=2)
+    done = run("info", write(runs.saved(experts=routed)))
+    assert "is read as 300 layers" in done.err
+    flags = ("--axes", "layers,tokens,k", "-o", tmp_path / "x.trace")
+    assert "layers, as its axes" not in run("import", write(runs.saved(experts=routed)), *flags).err
 
 
 # ---- what is listed -----------------------------------------------------------------------------
@@ -215,8 +236,14 @@ def test_formats_are_listed():
     assert [each["name"] for each in of_json["counts"]] == [each.name for each in COUNTS]
     for cls in COUNTS:
         assert re.search(rf"^{cls.name} +\S", listed, re.MULTILINE)
+    assert [each["name"] for each in of_json["exports"]] == [each.name for each in EXPORTS]
+    to_write = listed.partition("To write:")[2]
+    for cls in EXPORTS:
+        assert re.search(rf"^{cls.name} +\S", to_write, re.MULTILINE)
+        for text in (cls.summary, " ".join(cls.endings), *cls.lacks()):
+            assert text in to_write
     rows = run("formats", "--format", "csv").out.splitlines()
-    assert len(rows) == 1 + len([*FORMATS, *COUNTS])
+    assert len(rows) == 1 + len([*FORMATS, *COUNTS, *EXPORTS])
 
 
 PAGE = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
@@ -232,6 +259,35 @@ def test_the_forms_shown_are_read(code, tmp_path, monkeypatch):
     trace = open_any(written[0]) if written else names["trace"]
     assert trace.n_decoded > 1
     assert trace.complete
+
+
+AT_HAND = {
+    "np.argsort(-logits, axis=2)[:, :, :k]": "logits",
+    'np.argsort(~mask, axis=2, kind="stable")[:, :, :k]': "mask",
+    "np.stack(layers, axis=1)": "layers",
+    "np.stack(tokens)": "tokens",
+    "routed[:, None, :]": "routed",
+    "routed.astype(int)": "routed",
+}
+
+
+def test_what_is_at_hand_becomes_experts():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(9, 3, 8))
+    chosen = np.sort(np.argsort(-logits, axis=2)[:, :, :2], axis=2)
+    mask = np.zeros(logits.shape, bool)
+    np.put_along_axis(mask, chosen, True, axis=2)
+    layers, tokens = [chosen[:, n] for n in range(3)], list(chosen)
+    has = {"np": np, "k": 2, "logits": logits, "mask": mask, "layers": layers, "tokens": tokens}
+    lines = PAGE.partition("| what you have |")[2].partition("\n\n")[0]
+    shown = re.findall(r"\| `(.*)` \|$", lines, re.MULTILINE)
+    assert shown == list(AT_HAND)
+    for code, name in AT_HAND.items():
+        routed = chosen[:, 0] if "None" in code else chosen.astype(float)
+        made = eval(code, {**has, "routed": routed})
+        want = chosen[:, :1] if "None" in code else chosen
+        assert name in code
+        np.testing.assert_array_equal(np.sort(made, axis=2), want)
 
 
 def test_every_form_is_shown():

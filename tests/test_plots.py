@@ -19,7 +19,7 @@ from tracekit.plots.kinds import KINDS, Choices, find_kind, register
 from tracekit.policies import load_policies
 from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
-NEEDY = ("horizon", "overlap")  # which cannot do with one token of one layer
+NEEDY = ("horizon", "history", "overlap")  # which cannot do with one token of one layer
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +321,7 @@ def test_a_long_timeline_shares_columns():
     ("name", "lacks"),
     [
         ("horizon", "needs the column 'gate_input'"),
+        ("history", "looks from one MoE layer at a later one"),
         ("overlap", "has no two routings to compare"),
     ],
 )

@@ -66,7 +66,9 @@ def test_several_values_of_a_parameter_are_variants(trace, tmp_path):
     assert (done.code, done.err) == (0, f"Wrote {out}.\n")
     frame = pd.read_csv(out)
     assert frame["params"].tolist() == [
-        f"predictor={name} horizon=2" for name in ("static-hot", "oracle") for _ in range(2)
+        f"predictor={name} horizon=2 base=lru"
+        for name in ("static-hot", "oracle")
+        for _ in range(2)
     ]
     assert frame["cache_bytes"].tolist() == 2 * [3 << 20, 5 << 20]
 
@@ -102,7 +104,11 @@ def test_a_name_that_the_font_lacks_is_drawn_without_a_word(tmp_path):
         ),
         (("curves", "TRACE", "-o", "x"), 2, "cannot write 'x'; its name must end in one of"),
         (("curvs", "TRACE", "-o", "x.png"), 2, "No plot is called 'curvs'; did you mean 'curves'?"),
-        (("horizon", "TRACE", "-o", "x.png"), 1, "stale-gate needs the column 'gate_input'"),
+        (
+            ("horizon", "TRACE", "-o", "x.png", "--predictor", "stale-gate"),
+            1,
+            "stale-gate needs the column 'gate_input'",
+        ),
         (("timeline", "TRACE", "-o", "x.png", "--policy", "lru,lfu"), 2, "one policy, not 2"),
         (("curves", "TRACE", "-o", "x.png", "--policy", "lur"), 2, "did you mean 'lru'?"),
         (("curves", "TRACE", "-o", "x.png", "--cache-mib", "-1"), 2, "takes sizes in MiB from 0"),

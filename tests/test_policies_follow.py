@@ -11,6 +11,7 @@ import pytest
 import tracekit
 from tracekit.policies import Follow, load_policy
 from tracekit.replaying import build_batches
+from tracekit.trace.schema import DECODE
 
 EXAMPLES_FOLDER = str(Path(__file__).parent / "examples")
 MIB = 2**20
@@ -57,7 +58,8 @@ def test_the_port_gives_the_same_victims(ported):
 
 
 def test_the_golden_decisions_are_those_of_both(ported):
-    batches, hits, evicted = follow_golden.batches_in_file()
+    run, hits, evicted = follow_golden.run_in_file()
+    batches = build_batches(run.trace())
     budgets = np.array([follow_golden.BUDGET])
     policy, victims = ported
     for each in (policy, Follow()):
@@ -66,6 +68,24 @@ def test_the_golden_decisions_are_those_of_both(ported):
     assert victims == evicted
     assert Follow().victims(batches, follow_golden.BUDGET) == evicted
     assert sum(map(len, evicted)) > 100
+
+
+def test_an_engine_that_runs_it_is_checked_lookup_by_lookup():
+    """The residency of a port, as an engine records it: of decoded tokens, in the order of the slots."""
+    run, hits, _ = follow_golden.run_in_file()
+    routing = run.trace().routing(["pass", "phase", "layer", "experts"])
+    loads = {
+        (load.number, load.layer): set(found) for load, found in zip(run.loads, hits, strict=True)
+    }
+    residency = np.full(routing["experts"].shape, 255, np.uint8)
+    for row in np.flatnonzero(routing["phase"] == DECODE):
+        layer = int(routing["layer"][row])
+        found = loads[int(routing["pass"][row]), layer]
+        residency[row] = [f"{layer}:{expert}" in found for expert in routing["experts"][row]]
+    recorded = run.trace(cache_bytes=follow_golden.BUDGET, residency=residency)
+    of_follow, of_lru = tracekit.replay(recorded, ["follow", "lru"], validate=True).records
+    assert of_follow["validation"] == {"lookups": 288, "mismatches": 0}
+    assert of_lru["validation"]["mismatches"] > 0
 
 
 @pytest.mark.parametrize("name", MEASURED)

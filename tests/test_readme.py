@@ -87,14 +87,22 @@ def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> N
     assert "512 prefill, 8 decode; 1 turn, 9 passes" in run("info", "run.trace").out
 
 
-def test_the_policy_shown_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_of_ones_own_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = ROOT / "tests" / "examples"
-    code = (examples / "first_in.py").read_text(encoding="utf-8")
-    assert f"```python\n{code}```" in README
+    page = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
+    for name in ("first_in", "again"):
+        assert f"```python\n{(examples / name).with_suffix('.py').read_text()}```" in page
     monkeypatch.syspath_prepend(examples)
-    done = run("replay", "bundled:tiny-moe-64e.trace", "--policy", "lru,first_in:FirstIn")
-    assert done.code == 0
-    assert "\nfirst-in " in done.out
+    trace = "bundled:tiny-moe-64e.trace"
+    ahead = "prefetch.predictor=again:Again"
+    for words, found in (
+        (("replay", trace, "--policy", "lru,first_in:FirstIn"), "\nfirst-in "),
+        (("predict", trace, "--predictor", "again:Again,prev-token"), "again "),
+        (("replay", trace, "--policy", "lru,prefetch", "--param", ahead), ahead.partition(".")[2]),
+    ):
+        done = run(*words)
+        assert done.code == 0
+        assert found in done.out
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)

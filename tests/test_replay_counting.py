@@ -267,7 +267,7 @@ def test_a_layer_holds_exactly_its_slots(whole, slots):
     (row,) = replay(whole.trace(), "layer-lru", cache_slots=slots, per_layer=True).rows
     for layer in row.layers:
         assert layer.hits == sum(lru_of_entries(whole.loads, layer.layer, slots))
-    assert row.cache_bytes == slots * sum(whole.sizes.values())
+    assert row.cache_bytes == slots * sum(whole.layer_sizes.values())
     assert row.cache_slots == slots
 
 
@@ -277,7 +277,7 @@ def test_other_policies_have_the_bytes_of_all_slots(whole, slots):
     slots, trace = min(slots, whole.n_expert), whole.trace()
     policies = ["lru", "lfu", "belady", "bound"]
     in_slots = replay(trace, policies, cache_slots=slots).records
-    in_bytes = replay(trace, policies, cache_bytes=slots * sum(whole.sizes.values())).records
+    in_bytes = replay(trace, policies, cache_bytes=slots * sum(whole.layer_sizes.values())).records
     for one, same in zip(in_slots, in_bytes, strict=True):
         assert (one.pop("cache_slots"), same.pop("cache_slots")) == (slots, None)
         assert one == same

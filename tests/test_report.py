@@ -15,11 +15,12 @@ from routing_traces import make_trace
 
 import tracekit
 from tracekit.analysis import default_budget
+from tracekit.analysis.budget import DEFAULT_FRACTION
 from tracekit.replaying import replay
 from tracekit.report import build_report
 from tracekit.report.caching import DEFAULT_POLICIES, FRACTIONS, default_budgets
 from tracekit.report.matrix import NOT_LOOKED_UP, recorded_view
-from tracekit.report.words import mib
+from tracekit.report.words import counted, mib, percent
 from tracekit.routing.grid import decode_grid, decode_weights
 from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
@@ -316,7 +317,7 @@ def test_a_trace_without_a_decoded_token_has_a_report():
     assert page.by_id("cache-caption")
 
 
-def test_a_trace_without_expert_sizes_still_shows_what_was_recorded():
+def test_a_trace_without_expert_sizes_shows_hit_rates_by_share_and_what_was_recorded():
     whole = make_trace()
     codes = np.zeros((whole.n_rows, 2), np.uint8)
     sized = make_trace(residency=codes)
@@ -335,8 +336,16 @@ def test_a_trace_without_expert_sizes_still_shows_what_was_recorded():
     page = Page(build_report(trace, pictures={"cache": ["reuse", "curves"]}))
     assert [picture for picture in page.all("p") if "Not drawn" in picture["text"]]
     assert page.config()["expertBytes"] == [None] * 3
-    assert [e["text"] for e in page.all("option")] == ["as recorded"]
-    assert page.says("does not say how many bytes an expert of layer 0 has")
+    assert page.all("option")[0]["text"] == "as recorded"
+    assert page.says("does not say how many bytes an expert has: all are taken for equal")
+    text = " ".join(page.by_id("cache")["text"].split())
+    for row in replay(trace, ["lru", "bound"], cache_fraction=FRACTIONS).rows:
+        share = plain(percent(row.cache_fraction))
+        assert f"{plain(counted(row.budget, 'expert'))} {share} of all experts" in plain(text)
+    main = replay(trace, ["lru"], cache_fraction=DEFAULT_FRACTION).rows[0]
+    short = plain(" ".join(page.by_id("short")["text"].split()))
+    assert f"with a cache of {plain(counted(main.budget, 'expert'))}" in short
+    assert f"LRU finds {plain(percent(main.hit_rate_decode))} of the decode lookups" in short
 
 
 def test_options_reach_the_figures(trace):

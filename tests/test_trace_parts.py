@@ -5,6 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli_helpers import run
@@ -248,3 +249,14 @@ def test_a_foreign_part_beside_those_of_a_recording_is_no_part_of_it(tmp_path):
     writer.close()
     assert is_recording(Trace.open(path), 12)
     assert Trace.open(path).complete
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.int8()), pa.string(), pa.int64(), pa.list_(pa.int8(), 2)]
+)
+def test_a_part_whose_passes_are_of_another_type_is_left_out(path, kind):
+    part = names(path, 2)[0]
+    table = pq.read_table(part)
+    column = table.schema.get_field_index("pass")
+    pq.write_table(table.set_column(column, "pass", pa.nulls(len(table), kind)), part)
+    assert f"{part.name} is damaged" in opened(path)[1]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracekit.replaying import replay
     from tracekit.scoring import predict
     from tracekit.studies import sweep
+    from tracekit.timing.comparison import compare
     from tracekit.trace import Trace, TracekitError, synthesize
 
 # Public name: where it is defined, and under which name.
@@ -30,6 +31,7 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "compare": ("tracekit.timing.comparison", "compare"),
     "export": ("tracekit.exports", "export"),
     "from_arrays": ("tracekit.formats", "from_arrays"),
     "open_counts": ("tracekit.formats", "open_counts"),
@@ -55,6 +57,7 @@ __all__ = [
     "Trace",
     "TracekitError",
     "analysis",
+    "compare",
     "engine",
     "export",
     "from_arrays",

@@ -5,7 +5,7 @@ This module knows nothing of what the classes do.
 """
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePath
 from types import ModuleType
 from typing import ClassVar, Generic, Protocol, TypeGuard, TypeVar
@@ -61,6 +61,18 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.kind} {cls.name!r} is registered twice")
         self._classes[cls.name] = cls
         return cls
+
+    def arrange(self, names: Mapping[str, object]) -> None:
+        """Put the classes into the order in which `names`, of a module, has the modules that hold them.
+
+        The order of registration is another one where a module was imported before.
+        """
+        modules = [value.__name__ for value in names.values() if isinstance(value, ModuleType)]
+        place = {module: i for i, module in enumerate(modules)}
+        ordered = sorted(
+            self._classes.items(), key=lambda item: place.get(item[1].__module__, len(place))
+        )
+        self._classes = dict(ordered)
 
     def __iter__(self) -> Iterator[type[T]]:
         return iter(self._classes.values())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from tracekit.trace.build import on_one_line
 from tracekit.trace.errors import TracekitError
 from tracekit_engine import binding
 
@@ -188,6 +189,11 @@ class Header:
             start = base + self._int("gguf_get_tensor_offset", ctypes.c_size_t, index)
             stop = start + self._int("gguf_get_tensor_size", ctypes.c_size_t, index)
             kind = self._int("gguf_get_tensor_type", ctypes.c_int, index)
+            if name in found:
+                raise TracekitError(
+                    f"{self.path} names two tensors {on_one_line(name)!r}; it is damaged: download "
+                    "it again."
+                )
             if stop > file_bytes:
                 raise TracekitError(
                     f"{self.path} is cut short: {name} ends at byte {stop:,}, "

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tracekit.trace.build import on_one_line
 from tracekit.trace.errors import TracekitError
 
 
@@ -57,7 +58,9 @@ def check(path: Path, numbers: Iterable[tuple[str, int | float]]) -> None:
     for key, number in numbers:
         shown = f"{number:,}" if isinstance(number, int) else str(np.float32(number))
         if not math.isfinite(number):
-            raise TracekitError(f"{path}: {key} is {shown}; it must be a finite number.")
+            raise TracekitError(
+                f"{path}: {on_one_line(key)} is {shown}; it must be a finite number."
+            )
         allowed = next((rule for end, rule in _RANGES.items() if key.endswith(end)), _ANY)
         if not allowed.least <= number <= allowed.most:
-            raise TracekitError(f"{path}: {key} is {shown}; it must be {allowed}.")
+            raise TracekitError(f"{path}: {on_one_line(key)} is {shown}; it must be {allowed}.")

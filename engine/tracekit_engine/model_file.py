@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from tracekit.trace.build import on_one_line
 from tracekit.trace.errors import TracekitError
 from tracekit_engine import header_numbers
 from tracekit_engine.ggml import type_name
@@ -69,7 +70,7 @@ class ModelFile(Metadata):
         model = cls(**asdict(metadata), paths=paths, tensors=tensors)
         if not model.n_expert and not any(map(EXPERT_WEIGHT.fullmatch, tensors)):
             raise TracekitError(
-                f"{path} is a dense model ({model.arch}): it has no experts to record."
+                f"{path} is a dense model ({on_one_line(model.arch)}): it has no experts to record."
             )
         single = next(filter(_SINGLE_EXPERT.fullmatch, tensors), None)
         if single is not None:
@@ -81,7 +82,7 @@ class ModelFile(Metadata):
             if not rule.holds:
                 value = rule.value or "0 or missing"
                 raise TracekitError(
-                    f"{path}: {model.arch}.{rule.key} is {value}, but {rule.reason}."
+                    f"{path}: {on_one_line(model.arch)}.{rule.key} is {value}, but {rule.reason}."
                 )
         return model
 

@@ -282,3 +282,24 @@ def test_bytes_after_the_last_tensor_do_no_harm(model: Path, tmp_path: Path) -> 
 def test_a_part_missing(split_model: Path) -> None:
     split_model.with_name("split-00003-of-00004.gguf").unlink()
     assert "split-00003-of-00004.gguf is not beside it" in refusal(split_model)
+
+
+def test_two_tensors_of_one_name(model: Path, tmp_path: Path) -> None:
+    # llama.cpp reads a name up to its first zero byte: what follows does not tell two apart.
+    data = model.read_bytes()
+    for layer in (0, 1):
+        name = b"blk.%d.ffn_gate_inp.weight" % layer
+        assert data.count(name) == 1
+        data = data.replace(name, b"a" + b"\0" * (len(name) - 2) + b"%d" % layer)
+    path = tmp_path / "twice.gguf"
+    path.write_bytes(data)
+    assert "names two tensors 'a'" in refusal(path)
+
+
+def test_an_architecture_that_cannot_be_printed(model: Path, tmp_path: Path) -> None:
+    data = model.read_bytes()
+    key = b"general.architecture" + (8).to_bytes(4, "little") + (8).to_bytes(8, "little")
+    at = data.index(key) + len(key)
+    path = tmp_path / "printed.gguf"
+    path.write_bytes(data[:at] + b"q\rwen\n3\x1b" + data[at + 8 :])
+    assert "q\\rwen\\n3\\x1b" in refusal(path)

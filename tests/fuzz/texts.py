@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import os
 import random
 import re
 from pathlib import Path
@@ -114,7 +115,7 @@ def _numbers(text: str, found: list[float], most: float) -> str:
     expected = [part.strip() for part in text.split(",")]
     for part, number in zip(dict.fromkeys(expected), found, strict=True):
         if (
-            not DECIMAL.fullmatch(part.removeprefix("-0.0") or "0")
+            not DECIMAL.fullmatch(part if number else part.removeprefix("-"))
             or float(part) != number
             or not 0 <= number <= most
         ):
@@ -274,7 +275,11 @@ class Commands:
 
     def check(self, rng: random.Random) -> str:
         text = a_text(rng)
-        if "\0" in text:
+        try:
+            is_typed = b"\0" not in os.fsencode(text)
+        except UnicodeEncodeError:  # a half character that no bytes stand for
+            is_typed = False
+        if not is_typed:
             return "not typed"  # no system passes it to a process
         words = [
             word.replace("{trace}", str(self._trace)).replace("{}", text)

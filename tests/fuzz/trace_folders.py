@@ -15,7 +15,7 @@ from questions import ask_everything
 from trace_recorder import record, writer_for
 
 from tracekit.trace import Trace, TracekitError, synthesize, write_trace
-from tracekit.trace.storage import part_paths
+from tracekit.trace.rows import FileRows
 
 FILES = ("routing.parquet", "steps.parquet", "layers.parquet")
 ODD_TYPES = (
@@ -56,16 +56,33 @@ def bases(folder: Path) -> list[Content]:
 
 
 def plain(path: Path, trace: Trace) -> dict[str, pa.Table]:
-    """Read the tables of a trace once more; those of an incomplete one as far as it was read."""
+    """Read the tables of a trace once more; of an incomplete one the parts that were kept."""
     tables = {}
     for file in FILES:
-        paths = [path / file]
-        if not trace.complete and file != "layers.parquet":
-            paths = part_paths(path, file) or paths
-        found = [pq.ParquetFile(each).read() for each in paths if each.exists()]
+        rows = trace.rows(file)
+        paths = rows._paths if isinstance(rows, FileRows) else []
+        if trace.complete:
+            paths = [path / file]
+        found = [_readable(each) for each in paths if each.exists()]
         if found:
             tables[file] = pa.concat_tables(found)
     return tables
+
+
+def _readable(path: Path) -> pa.Table:
+    """Return the columns of a file that pyarrow can read.
+
+    One of the arrays of a layer that has none may be damaged: nobody asks for it.
+    """
+    file = pq.ParquetFile(path)
+    columns = {}
+    for name in file.schema_arrow.names:
+        try:
+            columns[name] = file.read([name])[name]
+        except (pa.ArrowException, OSError):
+            if path.name != "layers.parquet":
+                raise
+    return pa.table(columns)
 
 
 def compare(path: Path, trace: Trace) -> None:
@@ -93,7 +110,7 @@ def compare(path: Path, trace: Trace) -> None:
         rows = trace.rows(file)
         if trace.complete and rows.n_rows != table.num_rows:
             raise ChangedError(f"{file} has {table.num_rows} rows, {rows.n_rows} were read")
-        for name in rows.schema.names:
+        for name in table.column_names:
             found, there = rows.read([name])[name], table[name].slice(0, rows.n_rows)
             if repr(found.to_pylist()) != repr(there.to_pylist()):
                 raise ChangedError(

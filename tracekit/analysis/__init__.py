@@ -6,7 +6,12 @@ needs beside the figures (``bank_bytes``, ``token_cycle_bytes``, ``chance``) sta
 own, so that a table written to a file still says everything. `tracekit.plots` draws these frames.
 """
 
-from tracekit.analysis.accuracy import accuracy_by_horizon, accuracy_by_layer, recall_by_named
+from tracekit.analysis.accuracy import (
+    accuracy_by_history,
+    accuracy_by_horizon,
+    accuracy_by_layer,
+    recall_by_named,
+)
 from tracekit.analysis.budget import default_budget
 from tracekit.analysis.closure import closures
 from tracekit.analysis.concentration import routing_concentration
@@ -20,6 +25,7 @@ from tracekit.analysis.runs import read_bytes_by_token, residency_timeline
 from tracekit.analysis.working_set import working_set
 
 __all__ = [
+    "accuracy_by_history",
     "accuracy_by_horizon",
     "accuracy_by_layer",
     "closures",

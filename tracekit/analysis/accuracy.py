@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from tracekit.arguments import as_list, names_in
+from tracekit.arguments import as_list, names_in, whole
 from tracekit.formats import as_trace
 from tracekit.predictors import PREDICTORS
 from tracekit.routing.routers import Routers
@@ -19,9 +19,10 @@ from tracekit.trace import Trace
 Names = str | Sequence[str] | None
 
 BY_LAYER = ("stale-gate", "prev-token", "static-hot", "ctrl")
-BY_HORIZON = ("stale-gate", "stale-gate-renorm", "prev-token")
+BY_HORIZON = ("stale-gate", "recall", "recall-gate", "stale-gate-renorm", "prev-token")
 BY_NAMED = ("stale-gate", "prev-token", "static-hot")
 FURTHEST = 4
+HISTORIES = (30, 100, 300, 1000, 3000)
 
 _INTERVAL = ["ci95_low", "ci95_high"]
 
@@ -110,9 +111,62 @@ def accuracy_by_horizon(
         chosen = ["stale-gate"]  # so that the error says what it lacks
     if horizon is None:
         horizon = range(1, max(2, min(FURTHEST + 1, len(trace.moe_layers))))
+    horizon = [whole("horizons", h, 1) for h in as_list(horizon)]
     result = predict(trace, chosen, horizon, per_layer=False, seed=seed, jobs=jobs).frame
     columns = ["predictor", "horizon", "routings", "unscored", "slot_accuracy", "exact_rate"]
     return _noted(result[[*columns, *_INTERVAL]].copy(), notes)
+
+
+def accuracy_by_history(
+    trace: Trace | str | Path,
+    history: int | Sequence[int] | None = None,
+    horizon: int | Sequence[int] | None = None,
+    *,
+    seed: int = 0,
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Slot accuracy of recall by how many past tokens it remembers.
+
+    Parameters
+    ----------
+    trace : Trace, str or Path
+    history : int or sequence of int, optional
+        Numbers of tokens; `HISTORIES` by default, as far as the trace is longer than the one before.
+    horizon : int or sequence of int, optional
+        1 and 4 by default, as far as the model has layers.
+    seed, jobs
+        As for `accuracy_by_layer`.
+
+    Returns
+    -------
+    DataFrame
+        One row per (horizon, history): ``predictor``, ``horizon``, ``history``, ``routings``,
+        ``slot_accuracy``, ``ci95_low``, ``ci95_high``.
+
+    Raises
+    ------
+    TraceError
+        No decoded token, or only one MoE layer.
+    UsageError
+        A horizon past the model, or a history of no token.
+    """
+    trace = as_trace(trace)
+    if horizon is None:
+        horizon = [h for h in (1, 4) if h == 1 or h < len(trace.moe_layers)]
+    if history is None:
+        shorter = (0, *HISTORIES[:-1])
+        pairs = zip(HISTORIES, shorter, strict=True)
+        history = [n for n, less in pairs if less < trace.n_steps]
+    frames = []
+    for n in as_list(history):
+        params = {"recall.history": n}
+        result = predict(
+            trace, "recall", horizon, per_layer=False, params=params, seed=seed, jobs=jobs
+        )
+        frames.append(result.frame.assign(history=n))
+    columns = ["predictor", "horizon", "history", "routings", "slot_accuracy", *_INTERVAL]
+    frame = pd.concat(frames, ignore_index=True)[columns]
+    return frame.sort_values(["horizon", "history"], ignore_index=True)
 
 
 def recall_by_named(

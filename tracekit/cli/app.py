@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from tracekit.cli import (
+    compare,
     completion,
     export,
     formats,
@@ -123,6 +124,7 @@ def _root(
 app.command("record")(record.record)
 app.command("replay")(replay.replay)
 app.command("predict")(predict.predict)
+app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("plot")(plot.plot)
 app.command("report")(report.report)

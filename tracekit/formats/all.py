@@ -29,3 +29,5 @@ from tracekit.formats import universal_arrays as universal_arrays
 from tracekit.formats import universal_jsonl as universal_jsonl
 from tracekit.formats import universal_tables as universal_tables
 # isort: on
+
+FORMATS.arrange(globals())

@@ -34,6 +34,8 @@ from tracekit.trace.schema import DECODE
 BLOCK_VALUES = 1 << 20
 NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
 # Keys of an archive that are not columns, and what they hold.
+# No model has so many; a user has mixed up the axes.
+MOST_LIKELY_LAYERS = 256
 KEYS = ("layers", "lengths", "prompt_lengths", "logits", "gate_input", "expert_bytes")
 NUMBERS = ("n_expert", "n_layer", "top_k")
 TEXTS = {"model": "name", "arch": "arch"}
@@ -106,6 +108,11 @@ class ArrayRun:
             inferred=inferred,
             notes={"format": self._form},
         )
+        if self._n_layers > MOST_LIKELY_LAYERS:
+            source.warnings.append(
+                f"{self._name} is read as {self._n_layers} layers, as its axes are [tokens, layers, "
+                "k]; if the first axis counts the layers, import it with --axes layers,tokens,k."
+            )
         return source
 
     # ---- arrays ----------------------------------------------------------------------------

@@ -33,6 +33,8 @@ class Format(ABC):
         Flags of ``tracekit import`` without which it cannot be read.
     is_universal : bool
         Anybody's files may resemble it: it reads what no other format recognises.
+    is_told_late : bool
+        What tells it may stand anywhere in a file, so that others are asked before.
     is_read_whole : bool
         It cannot be read piece by piece, so that it is in memory as a whole.
     """
@@ -43,6 +45,7 @@ class Format(ABC):
     lacks: ClassVar[str] = ""
     needs: ClassVar[tuple[str, ...]] = ()
     is_universal: ClassVar[bool] = False
+    is_told_late: ClassVar[bool] = False
     is_read_whole: ClassVar[bool] = False
 
     def sniff(self, head: bytes) -> bool:

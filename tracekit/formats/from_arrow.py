@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.formats.archives import damaged
-from tracekit.formats.grouping import LineOf, Rows
+from tracekit.formats.grouping import NARROW, LineOf, Rows
 from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, Named
 from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
-from tracekit.trace.columns import to_numpy
+from tracekit.trace.columns import to_numpy, value_type
 
 # Of these a value may be missing.
 _NULLS = {
@@ -26,6 +26,8 @@ _NULLS = {
     "kept": 1,
     "expert_bytes": -1,
 }
+# Whole numbers that are signed and fit 64 bits, so that they can be compared and counted on.
+_WHOLE = (pa.int16(), pa.int32(), pa.int64())
 
 
 @dataclass
@@ -88,8 +90,10 @@ class ArrowRows:
         return Rows(number=number, **columns)
 
     def _numbers(self, name: str, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
-        """Return whole numbers as int64, others as float32; lists as [n, k]."""
+        """Return whole numbers, of `NARROW` as wide as they come, others float32; lists as [n, k]."""
         wanted = pa.float32() if name == "weights" else pa.int64()
+        if name in NARROW and value_type(array.type) in _WHOLE:
+            wanted = value_type(array.type)
         kind = array.type
         if _is_list(kind):
             if name not in OF_SLOTS:
@@ -114,7 +118,7 @@ class ArrowRows:
             words = "a number" if pa.types.is_floating(wanted) else "a whole number"
             raise self._wrong(called, words, kind)
         try:
-            return array if kind == wanted else array.cast(wanted, safe=wanted == pa.int64())
+            return array if kind == wanted else array.cast(wanted, safe=wanted != pa.float32())
         except pa.ArrowInvalid as error:
             raise TraceError(
                 f"{self.name}: {called} has a number that does not fit 64 bits; correct it."
@@ -180,7 +184,7 @@ class ArrowRows:
         else:
             index, texts = self._words(called, array)
             numbers = [known.get(str(text).strip().lower(), -1) for text in texts]
-            codes = np.array([*numbers, null])[index]
+            codes = np.array([*numbers, null], np.int16)[index]
             wrong = codes < 0
         if wrong.any():
             raise TraceError(

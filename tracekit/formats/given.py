@@ -35,6 +35,7 @@ class File:
 
     def __init__(self, path: Path):
         self.path = path
+        self._absent: set[bytes] = set()  # words that the whole file was searched for
 
     def __repr__(self) -> str:
         return f"File({str(self.path)!r})"
@@ -75,12 +76,16 @@ class File:
         from tracekit.formats.archives import opened
 
         left = set(words)
+        if left & self._absent:
+            return False
         longest = max(map(len, words))
         before = b""
         with opened(self.path) as file:
             while left and (piece := file.read(_PIECE)):
-                left -= {word for word in left if word in before + piece}
+                text = before + piece
+                left = {word for word in left if word not in text}
                 before = piece[-longest:]
+        self._absent |= left
         return not left
 
     @cached_property

@@ -14,6 +14,8 @@ from tracekit.formats.names import OF_SLOTS
 from tracekit.trace import TraceError
 
 LineOf = Callable[[int], str]
+# These may be narrower than 64 bits before `Together`, which is faster: it looks at each row.
+NARROW = ("token", "layer", "slot", "experts")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Rows:
     Attributes
     ----------
     layer : int64 [n]
-    experts : int64 [n] or [n, k]
+    experts : int16, int32 or int64 [n] or [n, k]
         One selected expert, or a routing; -1: none.
     token : int64 [n]
         Position of the token in its turn.
@@ -72,6 +74,14 @@ class Rows:
         columns = {name: values[rows] for name, values in self.columns().items()}
         return Rows(**columns, slots_follow=self.slots_follow)
 
+    def wide(self) -> "Rows":
+        """Return the rows with places of 64 bits, which can be counted on."""
+        columns = self.columns()
+        for name in NARROW:
+            if name in columns and name != "experts":
+                columns[name] = columns[name].astype(np.int64, copy=False)
+        return Rows(**columns, slots_follow=self.slots_follow)
+
     def apart(self) -> "Rows":
         """Return one row a slot."""
         if self.experts.ndim == 1:
@@ -118,7 +128,11 @@ class Together:
         self._left: Rows | None = None
 
     def pieces(self, pieces: Iterable[Rows]) -> Iterator[Rows]:
-        """Yield the same rows, k of them as one."""
+        """Yield the same rows, k of them as one; their places are of 64 bits then."""
+        for piece in self._pieces(pieces):
+            yield piece.wide()
+
+    def _pieces(self, pieces: Iterable[Rows]) -> Iterator[Rows]:
         is_on = True
         for piece in pieces:
             if not is_on or piece.experts.ndim == 2:

@@ -10,7 +10,7 @@ from tracekit.formats.archives import damaged, opened
 from tracekit.formats.base import BOM
 from tracekit.trace import TraceError
 
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 4 << 20
 # A line of a trace has some hundred bytes; a file without any line end is none.
 MOST_LINE_BYTES = 64 << 20
 
@@ -30,7 +30,7 @@ class Lines:
         self._skipped = skipped
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield pieces of about 16 MiB that end with a line; the last may lack its line end.
+        """Yield pieces of about 4 MiB that end with a line; the last may lack its line end.
 
         Raises
         ------
@@ -38,22 +38,22 @@ class Lines:
             A line is too long, or the file cannot be read.
         """
         with opened(self.path) as file, damaged(str(self.path)):
-            left = file.read(len(BOM) + self._skipped).removeprefix(BOM)[self._skipped :]
+            left = [file.read(len(BOM) + self._skipped).removeprefix(BOM)[self._skipped :]]
             while more := file.read(PIECE_BYTES):
-                piece = left + more
-                whole = (piece.rfind(b"\n") + 1) or (piece.rfind(b"\r") + 1)
+                whole = (more.rfind(b"\n") + 1) or (more.rfind(b"\r") + 1)
                 if not whole:
-                    left = piece
-                    if len(left) > MOST_LINE_BYTES:
+                    left.append(more)
+                    if sum(map(len, left)) > MOST_LINE_BYTES:
                         raise TraceError(
                             f"{self.path} has a line of more than {MOST_LINE_BYTES >> 20} MiB, as "
                             "no trace has; it is of another kind."
                         )
                     continue
-                left = piece[whole:]
-                yield piece[:whole]
-            if left:
-                yield left
+                left.append(more[:whole])
+                yield b"".join(left)
+                left = [more[whole:]]
+            if any(left):
+                yield b"".join(left)
 
     def place(self, row: int) -> str:
         """Return the words for row `row`: its line, counted from 1; empty lines are no rows.

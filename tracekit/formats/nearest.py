@@ -6,6 +6,7 @@ In: the files that a user named. Out: a sentence. No file is read further than i
 from collections.abc import Sequence
 
 from tracekit.formats.arrays import NPY_MAGIC, SUFFIX, npy
+from tracekit.formats.counts.load_arrays import FROM_LOGITS
 from tracekit.formats.given import File, Given
 from tracekit.formats.names import ALIASES, named
 from tracekit.formats.tables import header_of
@@ -49,7 +50,10 @@ def _reason(file: File) -> str | None:
         return f"it is a file of torch.save with {what}, which no format has"
     if any(name.endswith(SUFFIX) for name in file.members):
         arrays = [name.removesuffix(SUFFIX) for name in file.members]
-        return f"it is an archive of the arrays {_listed(arrays)}, and none is called experts"
+        what = f"it is an archive of the arrays {_listed(arrays)}, and none is called experts"
+        if "logits" in arrays:
+            return f"{what}: add {FROM_LOGITS} if the model selects the k largest"
+        return f"{what}: numpy.savez(FILE, experts=…) names it"
     if file.head.startswith(NPY_MAGIC):
         array = npy(file.path)
         return (

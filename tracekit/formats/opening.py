@@ -125,7 +125,7 @@ def format_of(given: Given) -> "Format":
             raise TraceError(f"{file.path} is empty; record or copy it again.")
     if counts := counts_format_of(given):
         raise counts.no_trace(given)
-    for format_class in sorted(FORMATS, key=lambda each: each.is_universal):
+    for format_class in sorted(FORMATS, key=lambda each: (each.is_universal, each.is_told_late)):
         reader = format_class()
         if reader.recognises(given):
             return reader

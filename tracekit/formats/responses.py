@@ -33,6 +33,7 @@ class Responses(Format):
         How the server is asked for the experts, as the end of a sentence.
     """
 
+    is_told_late = True
     top: ClassVar[tuple[str, ...]]
     has: ClassVar[tuple[str, ...]]
     has_not: ClassVar[tuple[str, ...]] = ()

@@ -4,6 +4,8 @@ In: objects with `activations`, a list of objects with layer, token_idx, expert_
 prefill pass for each line.
 """
 
+import json
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
+from tracekit.formats.activations import activations
 from tracekit.formats.archives import damaged
 from tracekit.formats.base import read_bytes
 from tracekit.formats.format import Format, register
@@ -26,6 +29,7 @@ from tracekit.trace.schema import PREFILL
 
 KEY = "activations"
 _WORDS = (b'"activations"', b'"expert_idx"', b'"token_idx"')
+_LIST = re.compile(rb'"activations"\s*:\s*\[')
 _FIRST_BYTES = 4 << 20
 _ACTIVATION = pa.struct(
     [
@@ -71,10 +75,18 @@ def _source(file: File, options: ImportOptions) -> Source:
         n_lines = 0
         for piece in lines.pieces():
             whole = piece.rfind(b"\n") + 1
-            if piece[whole:].strip() and not piece.rstrip().endswith(b"}"):
+            last = piece[whole:].strip()
+            if last and not last.endswith(b"}"):
                 source.cut(f"{file.path} is incomplete: its last line is cut off, and left out.")
                 piece = piece[:whole]
-            if not piece.strip():
+            if not piece or piece.isspace():
+                continue
+            if (found := _read_fast(piece, n_lines)) is not None:
+                part, n_expert = found
+                if n_lines == 0 and n_expert is not None:
+                    source.model["n_expert"] = n_expert
+                n_lines = int(part.number[-1]) + 1
+                yield part
                 continue
             with damaged(str(file.path)):
                 table = arrow_json.read_json(
@@ -89,6 +101,48 @@ def _source(file: File, options: ImportOptions) -> Source:
 
     source.chunks = RowReader(source, options, lines.place).chunks(rows())
     return source
+
+
+def _read_fast(piece: bytes, first_line: int) -> tuple[Rows, int | None] | None:
+    """Return the rows of lines as json.dumps writes them, and the experts of the first line.
+
+    None: something is written otherwise, and Arrow reads all of the piece.
+    """
+    parts = []
+    n_expert = None
+    whole_piece = memoryview(piece)
+    number, at = first_line - 1, 0
+    while opening := _LIST.search(piece, at):
+        start = opening.end()
+        end = piece.find(b"\n", start)
+        end = len(piece) if end < 0 else end
+        if (found := activations(whole_piece[start:end])) is None:
+            return None
+        *columns, length = found
+        line = piece[at:start] + piece[start + length : end]
+        at = end
+        number += 1
+        try:
+            if line.count(_WORDS[0]) != 1:
+                return None
+            prompt = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        said = prompt.get("num_experts") if isinstance(prompt, dict) else None
+        is_number = isinstance(said, int) and not isinstance(said, bool) and abs(said) < 1 << 31
+        if not isinstance(prompt, dict) or prompt.get(KEY) != []:
+            return None
+        if not (said is None or is_number):
+            return None
+        if number == first_line:
+            n_expert = said
+        parts.append((np.full(len(columns[1]), number), *columns))
+    if not parts or piece[at:].strip():
+        return None
+    turn, whole, weights = (np.concatenate(each, axis=-1) for each in zip(*parts, strict=True))
+    layer, token, experts = whole
+    phase = np.full(len(turn), PREFILL, np.uint8)
+    return Rows(layer, experts, token, turn, turn=turn, weights=weights, phase=phase), n_expert
 
 
 def _rows(file: File, table: pa.Table, first_line: int) -> Rows:

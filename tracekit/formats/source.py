@@ -16,7 +16,16 @@ from tracekit.formats.agreement import check_agrees
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts
 from tracekit.trace.checks import Locate
-from tracekit.trace.chunks import Numbered, Routings, Seen, routing_table, schema_of, steps_table
+from tracekit.trace.chunks import (
+    Numbered,
+    Routings,
+    Seen,
+    check_alike,
+    routing_table,
+    schema_of,
+    steps_table,
+    without_null_columns,
+)
 from tracekit.trace.layers import ARRAYS, layers_table
 from tracekit.trace.rows import TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
@@ -91,9 +100,13 @@ def one_after_another(name: str, sources: Sequence[Source]) -> Source:
 
     def chunks() -> Iterator[Routings]:
         first_turn = 0
+        carried: dict[str, set[str]] = {}
         for source in sources:
             last = first_turn - 1
             for chunk in source.chunks:
+                if len(chunk):
+                    carried.setdefault(source.name, chunk.carries())
+                    check_alike(carried, source.name)
                 moved = replace(chunk, turn=np.asarray(chunk.turn) + first_turn)
                 last = max(last, int(moved.turn.max(initial=-1)))
                 yield moved
@@ -153,10 +166,12 @@ def trace_of(source: Source, options: ImportOptions = NOTHING_SAID) -> Trace:
             starts.append(numbered.seen.n_rows)
             columns, locate = numbered.add(chunk)
             locates.append(locate)
-            schema = schema or schema_of(numbered.seen, columns)
+            if schema is None:
+                schema = schema_of(numbered.seen, columns)
             routings.append(routing_table(columns, schema))
             steps.append(steps_table(columns))
     facts, layers = described(source, numbered.seen, options)
+    assert schema is not None  # else `described` refuses
 
     def locate_any(row: int, slot: int) -> str:
         index = int(np.searchsorted(starts, row, side="right")) - 1
@@ -165,7 +180,7 @@ def trace_of(source: Source, options: ImportOptions = NOTHING_SAID) -> Trace:
     return Trace.from_tables(
         facts,
         layers,
-        pa.concat_tables(routings),
+        pa.concat_tables(routings).select(without_null_columns(schema, numbered.seen).names),
         pa.concat_tables(steps),
         name=source.name,
         warnings=source.warnings,

@@ -23,6 +23,8 @@ _WHOLE = re.compile(r"\s*[-+]?\d{1,18}\s*")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {"prompt": _TEXT, "weights": pa.float32(), **dict.fromkeys(WORDS, _TEXT)}
+# Nearly all numbers fit these, which are faster to read; where one does not, all are read as int64.
+_NARROW = {"token": pa.int32(), "layer": pa.int16(), "slot": pa.int16(), "experts": pa.int32()}
 # Of these a value may be missing.
 _NULLABLE = ("weights", "token_id", "residency", "dropped", "kept", "expert_bytes")
 
@@ -69,6 +71,7 @@ class CsvTable:
             A line is broken; the sentence names it.
         """
         types = {called: _TYPES.get(name, pa.int64()) for name, called in names.found.items()}
+        narrow = {c: _NARROW.get(name, types[c]) for name, c in names.found.items()}
         self._names = {called: name for name, called in names.found.items()}
         n_rows = 0
         for piece in self._lines.pieces():
@@ -77,11 +80,17 @@ class CsvTable:
             if not piece or piece.isspace():
                 continue
             try:
-                table = self._parsed(piece, types)
-            except pa.ArrowException as error:
-                raise self._broken(piece, types, n_rows, str(error)) from error
+                table = self._parsed(piece, narrow)
+            except pa.ArrowException:
+                table = self._parsed_wide(piece, types, n_rows)
             n_rows += table.num_rows
             yield table
+
+    def _parsed_wide(self, piece: bytes, types: dict[str, pa.DataType], n_rows: int) -> pa.Table:
+        try:
+            return self._parsed(piece, types)
+        except pa.ArrowException as error:
+            raise self._broken(piece, types, n_rows, str(error)) from error
 
     def _parsed(self, piece: bytes, types: dict[str, pa.DataType]) -> pa.Table:
         return arrow_csv.read_csv(

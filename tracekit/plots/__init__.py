@@ -16,6 +16,7 @@ import it below, at the place where ``tracekit plot --list`` is to name it.
 
 # isort: off
 from tracekit.plots.accuracy import plot_predictability, plot_horizon, plot_recall
+from tracekit.plots.history import plot_history
 from tracekit.plots.curves import plot_curves
 from tracekit.plots.gains import plot_gains
 from tracekit.plots.read_bytes import plot_read_bytes
@@ -24,6 +25,7 @@ from tracekit.plots.reuse import plot_reuse
 from tracekit.plots.working_set import plot_working_set
 from tracekit.plots.overlap import plot_overlap
 from tracekit.plots.closure import plot_closure
+from tracekit.plots.compare import plot_comparison
 from tracekit.plots.concentration import plot_concentration
 from tracekit.plots.pinning import plot_pinning
 from tracekit.plots.timeline import plot_timeline
@@ -35,9 +37,11 @@ __all__ = [
     "add_caption",
     "caption",
     "plot_closure",
+    "plot_comparison",
     "plot_concentration",
     "plot_curves",
     "plot_gains",
+    "plot_history",
     "plot_horizon",
     "plot_overlap",
     "plot_pinning",

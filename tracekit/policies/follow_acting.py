@@ -44,7 +44,7 @@ def run_on_follow(
         The totals that `prefetch` declares.
     """
     rows, row_start = batches.routing_rows()
-    return _follow_acting(
+    totals = _follow_acting(
         batches.keys,
         batches.batch_start,
         batches.layer,
@@ -66,6 +66,7 @@ def run_on_follow(
         prefetched,
         hit,
     )
+    return tuple(map(int, totals))
 
 
 # As in `follow`: every key has an offer, its value, or infinity where it cannot go. A guess for the

@@ -5,14 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracekit.figures import Figure, Unit
-from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Guesses, Policy, register
 from tracekit.policies.cells import cells_of
-from tracekit.policies.follow_acting import run_on_follow
-from tracekit.policies.recency import append, append_cold, empty_lists, pop_cold, unlink
-from tracekit.policies.retention import PROMOTED, PROMOTED_LEGEND, check_base, guesses_in
+from tracekit.policies.retention import BASES, PROMOTED, PROMOTED_LEGEND, check_base, guesses_in
 from tracekit.trace.errors import UsageError
-from tracekit.trace.schema import DECODE
 
 # The counter of reads ahead that lie outside the class of the bound.
 LATE = "speculative_late"
@@ -107,36 +103,21 @@ class Prefetch(Policy):
     ) -> list[Cell]:
         guesses = guesses_in(batches)
         wanted = self._wanted(guesses, batches.top_k)
-        is_decode = batches.phase == DECODE
 
         def run(cell: Cell, hit: np.ndarray) -> Cell:
             read_bytes = np.empty(len(batches), np.int64)
             prefetched = np.empty(len(batches), np.int32)
-            spec_max = min(self.params.spec_max, batches.top_k)
-            totals: tuple[int | np.int64, ...]
-            if self.params.base == "follow":
-                totals = run_on_follow(
-                    batches, guesses, wanted, spec_max, cell, read_bytes, prefetched, hit
-                )
-            else:
-                totals = _prefetch(
-                    batches.keys,
-                    batches.batch_start,
-                    batches.key_bytes,
-                    is_decode,
-                    batches.counted,
-                    guesses.keys,
-                    wanted,
-                    spec_max,
-                    cell.budget_bytes,
-                    batches.bypass,
-                    cell.hits,
-                    cell.resident_bytes,
-                    read_bytes,
-                    prefetched,
-                    hit,
-                )
-            demand, useful_bytes, reads, useful, late, skipped, evicted, promoted = map(int, totals)
+            totals = BASES[self.params.base](
+                batches,
+                guesses,
+                wanted,
+                min(self.params.spec_max, batches.top_k),
+                cell,
+                read_bytes,
+                prefetched,
+                hit,
+            )
+            demand, useful_bytes, reads, useful, late, skipped, evicted, promoted = totals
             read = int(read_bytes[batches.counted].sum())
             counters = {
                 "demand_bytes": demand,
@@ -167,124 +148,3 @@ class Prefetch(Policy):
         wanted = np.asarray(~(guesses.weights < self.params.drop_frac / top_k))
         wanted[:, 0] = True
         return wanted
-
-
-# The list of `retention`, and on each entry that was read ahead and not hit since, after which batch
-# that was. To make room, the walk from the cold end first only adds up the bytes that it may take,
-# leaving out the batch's keys and the predicted ones; it evicts if they suffice. The best prediction
-# is read first, so the next one stands colder than it.
-@kernel
-def _prefetch(
-    keys: np.ndarray,
-    batch_start: np.ndarray,
-    key_bytes: np.ndarray,
-    is_decode: np.ndarray,
-    counted: np.ndarray,
-    guesses: np.ndarray,
-    wanted: np.ndarray,
-    spec_max: int,
-    budget: int,
-    bypass: bool,
-    hits: np.ndarray,
-    resident: np.ndarray,
-    read: np.ndarray,
-    prefetched: np.ndarray,
-    hit: np.ndarray,
-) -> tuple[np.int64, np.int64, np.int64, np.int64, np.int64, np.int64, np.int64, np.int64]:
-    end = key_bytes.size
-    after, before = empty_lists(end + 1)
-    is_resident = np.zeros(end, np.bool_)
-    read_after = np.full(end, -1, np.int64)
-    protected_in = np.full(end, -1, np.int64)
-    used = np.int64(0)
-    demand = np.int64(0)
-    useful_bytes = np.int64(0)
-    reads = np.int64(0)
-    useful = np.int64(0)
-    late = np.int64(0)
-    skipped = np.int64(0)
-    evicted = np.int64(0)
-    promoted = np.int64(0)
-    for b in range(batch_start.size - 1):
-        n_hits = np.int64(0)
-        n_ahead = np.int64(0)
-        bytes_read = np.int64(0)
-        for p in range(batch_start[b], batch_start[b + 1]):
-            key = keys[p]
-            if hit.size:
-                hit[p] = is_resident[key]
-            if is_resident[key]:
-                n_hits += 1
-                unlink(after, before, key)
-                if read_after[key] >= 0:
-                    n_ahead += 1
-                    # What was read before anything counts is not among the bytes that count.
-                    if counted[read_after[key]]:
-                        useful += 1
-                        useful_bytes += key_bytes[key]
-                    if counted[b] and (read_after[key] != b - 1 or not is_decode[b]):
-                        late += 1
-                    read_after[key] = -1
-            else:
-                is_resident[key] = True
-                used += key_bytes[key]
-                bytes_read += key_bytes[key]
-            protected_in[key] = b
-            append(after, before, end, key)
-        count = np.int64(counted[b])
-        demand += count * bytes_read
-        while used > budget and (bypass or protected_in[after[end]] != b):
-            key = pop_cold(after, before, end)
-            is_resident[key] = False
-            read_after[key] = -1
-            used -= key_bytes[key]
-        hits[b] = n_hits
-        prefetched[b] = n_ahead
-        if is_decode[b]:
-            for g in range(guesses.shape[1] - 1, -1, -1):
-                key = guesses[b, g]
-                if key < 0:
-                    continue
-                protected_in[key] = b
-                if is_resident[key]:
-                    promoted += count
-                    unlink(after, before, key)
-                    append(after, before, end, key)
-            left = spec_max
-            for g in range(guesses.shape[1]):
-                key = guesses[b, g]
-                if left == 0:
-                    break
-                if key < 0 or is_resident[key] or not wanted[b, g]:
-                    continue
-                left -= 1
-                excess = used + key_bytes[key] - budget
-                room = np.int64(0)
-                victim = after[end]
-                while room < excess and victim != end:
-                    if protected_in[victim] != b:
-                        room += key_bytes[victim]
-                    victim = after[victim]
-                if room < excess:
-                    skipped += count
-                    continue
-                victim = after[end]
-                while excess > 0:
-                    following = after[victim]
-                    if protected_in[victim] != b:
-                        unlink(after, before, victim)
-                        is_resident[victim] = False
-                        read_after[victim] = -1
-                        used -= key_bytes[victim]
-                        excess -= key_bytes[victim]
-                        evicted += count
-                    victim = following
-                append_cold(after, before, end, key)
-                is_resident[key] = True
-                read_after[key] = b
-                used += key_bytes[key]
-                bytes_read += key_bytes[key]
-                reads += count
-        resident[b] = used
-        read[b] = bytes_read
-    return demand, useful_bytes, reads, useful, late, skipped, evicted, promoted

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from tracekit.analysis.budget import default_budget
+from tracekit.analysis.budget import DEFAULT_FRACTION, default_budget
 from tracekit.figures import NONE, settings
 from tracekit.policies import POLICIES, Batches, Bound, Cell, Policy, load_policy
 from tracekit.policies.bound import PRICES, bounded
@@ -15,7 +15,7 @@ from tracekit.replaying.rows import Row
 from tracekit.replaying.slots import lookup_of_slots
 from tracekit.replaying.text import of_other_bounds
 from tracekit.report.matrix import View, recorded_view, replayed_view
-from tracekit.report.words import mib, percent
+from tracekit.report.words import counted, mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
 from tracekit.routing.turns import n_decode_passes
 from tracekit.trace import Trace, TraceError, UsageError
@@ -27,6 +27,45 @@ NEAR = 0.02  # a fraction so near to the recorded budget would only repeat it
 # A view costs about a sixth of a byte of page for each lookup: this is 2 MB of them.
 VIEW_LOOKUPS = 12_000_000
 LEAST_VIEWS = 3
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a budget of the report counts: bytes, or experts where no size of one is known.
+
+    Attributes
+    ----------
+    bank, token_cycle : int
+        All experts, and those that one token touches over all layers.
+    in_bytes : bool
+    """
+
+    bank: int
+    token_cycle: int
+    in_bytes: bool = True
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Sizes":
+        """Return the sizes of a trace.
+
+        Raises
+        ------
+        TraceError
+            The sizes of only some layers' experts are known.
+        """
+        if (trace.layer_columns["expert_bytes"] >= 0).any():
+            return cls(trace.bank_bytes, trace.token_cycle_bytes)
+        n_layers = len(trace.moe_layers)
+        return cls(n_layers * trace.n_expert, n_layers * trace.top_k, in_bytes=False)
+
+    def text(self, size: int) -> str:
+        """Return a budget as the page writes it."""
+        return mib(size) if self.in_bytes else counted(size, "expert")
+
+    def about(self, size: int) -> str:
+        """Return how large a budget is beside the bank and a token cycle."""
+        cycles = f"{size / self.token_cycle:.3g} token cycles"
+        return f"{percent(size / self.bank)} of all experts, {cycles}"
 
 
 def default_budgets(trace: Trace) -> list[int]:
@@ -86,6 +125,8 @@ class Cache:
         Why there are no figures.
     bypass : bool
         The engine may drop at once what it has just used.
+    sizes : Sizes or None
+        None where there are no figures.
     """
 
     budgets: list[Budget] = field(default_factory=list)
@@ -94,6 +135,7 @@ class Cache:
     main: int | None = None
     lacks: str | None = None
     bypass: bool = False
+    sizes: Sizes | None = None
 
     @property
     def of_bound(self) -> str:
@@ -128,21 +170,32 @@ def replay_table(
     jobs: int | None,
     bypass: bool = False,
 ) -> Cache:
-    """Replay `policies` at `cache_bytes`; None: at the recorded budget and some fractions."""
+    """Replay `policies` at `cache_bytes`; None: at the recorded budget and some fractions.
+
+    Where no size of an expert is known, the fractions alone are replayed.
+    """
     loaded = [_loaded(name, seed) for name in policies]
     try:
-        main = default_budget(trace)
-        sizes = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
-        result = replay(trace, loaded, cache_bytes=sizes, bypass=bypass, jobs=jobs)
+        sizes = Sizes.of(trace)
+        if not sizes.in_bytes and cache_bytes is None:
+            main = None
+            result = replay(trace, loaded, cache_fraction=FRACTIONS, bypass=bypass, jobs=jobs)
+        else:
+            main = default_budget(trace)
+            given = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
+            result = replay(trace, loaded, cache_bytes=given, bypass=bypass, jobs=jobs)
     except TraceError as error:
         return Cache(lacks=str(error), bypass=bypass)
     rows = sorted(result.rows, key=_budget_of)
+    replayed = sorted({row.budget for row in rows})
+    if main is None:
+        main = min(replayed, key=lambda size: abs(size - DEFAULT_FRACTION * sizes.bank))
     n_passes = n_decode_passes(trace)
     budgets = [
         Budget(
-            mib(size),
-            _about(trace, size),
-            size < trace.token_cycle_bytes,
+            sizes.text(size),
+            _about(trace, sizes, size),
+            size < sizes.token_cycle,
             [_texts(row, trace.n_decoded, n_passes) for row in of_size],
         )
         for size, of_size in groupby(rows, key=_budget_of)
@@ -151,8 +204,9 @@ def replay_table(
         budgets,
         [note for note in result.notes if note not in trace.warnings],
         rows,
-        main if main in sizes else sizes[-1],
+        main if main in replayed else replayed[-1],
         bypass=bypass,
+        sizes=sizes,
     )
 
 
@@ -166,14 +220,9 @@ def _budget_of(row: Row) -> int:
     return row.budget
 
 
-def _about(trace: Trace, budget: int) -> str:
-    parts = [
-        f"{percent(budget / trace.bank_bytes)} of all experts",
-        f"{budget / trace.token_cycle_bytes:.3g} token cycles",
-    ]
-    if budget == trace.budget_bytes:
-        parts.append("the recorded budget")
-    return ", ".join(parts)
+def _about(trace: Trace, sizes: Sizes, budget: int) -> str:
+    is_recorded = sizes.in_bytes and budget == trace.budget_bytes
+    return sizes.about(budget) + (", the recorded budget" if is_recorded else "")
 
 
 def _texts(row: Row, n_tokens: int, n_passes: int) -> PolicyTexts:
@@ -227,7 +276,7 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     # A lossy policy looks other experts up than the trace has; a bound looks up none.
     runs = [r for r in cache.by_main_first() if not (r.replayed.lossy or r.is_bound)]
     if runs:
-        found += _replayed_views(trace, grid, runs[:room], cache.bypass)
+        found += _replayed_views(trace, grid, runs[:room], cache)
     if len(runs) <= room:
         return found, None
     return found, (
@@ -236,7 +285,7 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
 
 
 def _replayed_views(
-    trace: Trace, grid: DecodeGrid, runs: Sequence[Row], bypass: bool
+    trace: Trace, grid: DecodeGrid, runs: Sequence[Row], cache: Cache
 ) -> Iterator[View]:
     """Run `runs` again, one at a time, and say of each lookup whether it hit.
 
@@ -245,7 +294,8 @@ def _replayed_views(
     UsageError
         A policy does not say which lookups hit.
     """
-    batches = build_batches(trace, bypass=bypass)
+    batches = build_batches(trace, bypass=cache.bypass, equal_sizes=True)
+    sizes = cache.sizes or Sizes.of(trace)
     lookups = lookup_of_slots(trace, batches)[decode_order(trace)].reshape(grid.experts.shape)
     shared: dict[tuple[str, int], Batches] = {}
     for row in runs:
@@ -258,4 +308,4 @@ def _replayed_views(
                 "leave it out."
             )
         name = f"{policy.name} {_params(policy)}".rstrip()
-        yield replayed_view(lookups, cell.hit, name, f"{name}, {mib(row.budget)}")
+        yield replayed_view(lookups, cell.hit, name, f"{name}, {sizes.text(row.budget)}")

@@ -29,8 +29,8 @@ def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[Larg
         note = f"of {mib(trace.bank_bytes)} of experts"
         found.append(LargeFigure("One token cycle", mib(trace.token_cycle_bytes), note))
     lru, bound = cache.at_main.get("lru"), cache.at_main.get("bound")
-    if lru is not None:
-        note = f"with {mib(lru.budget)} of cache"
+    if lru is not None and cache.sizes is not None:
+        note = f"with a cache of {cache.sizes.text(lru.budget)}"
         found.append(LargeFigure("LRU hit rate, decode", percent(lru.hit_rate_decode), note))
     if bound is not None:
         note = "decode, at the same budget"
@@ -54,14 +54,15 @@ def sentences(trace: Trace, accuracy: Sequence[Scored], cache: Cache, acting: Ac
 
 def _of_cache(trace: Trace, cache: Cache) -> list[str]:
     lru = cache.at_main.get("lru")
-    if lru is None or lru.hit_rate_decode is None:
+    if lru is None or lru.hit_rate_decode is None or cache.sizes is None:
         return []
+    sizes = cache.sizes
     budget = lru.budget
-    which = "the recorded budget" if budget == trace.budget_bytes else "a budget"
+    is_recorded = sizes.in_bytes and budget == trace.budget_bytes
     text = (
-        f"With {which} of {mib(budget)}, {percent(budget / trace.bank_bytes)} of all experts and "
-        f"{budget / trace.token_cycle_bytes:.3g} token cycles, "
-        f"global LRU finds {percent(lru.hit_rate_decode)} of the decode lookups resident "
+        f"With {'the recorded' if is_recorded else 'a'} budget of {sizes.text(budget)}, "
+        f"{percent(budget / sizes.bank)} of all experts and "
+        f"{budget / sizes.token_cycle:.3g} token cycles, global LRU finds {percent(lru.hit_rate_decode)} of the decode lookups resident "
         f"({percent(lru.hit_rate_cumulative)} of all, prompts included)"
     )
     if lru.gap_to_bound is not None:
@@ -92,9 +93,10 @@ def _of_rivals(cache: Cache, lru: Row) -> list[str]:
         )
     over = max((row for row in rivals if not row.kept_to_budget), key=_rate, default=None)
     if over is not None and _rate(over) > max(map(_rate, [lru, *kept_to_budget])):
+        peak = over.peak_resident_bytes
+        held = "" if peak is None else f": it held as much as {mib(peak)}"
         found.append(
-            f"{over.policy} is {_beside(over, lru)}, but it did not keep to the budget: it held "
-            f"as much as {mib(over.peak_resident_bytes)}."
+            f"{over.policy} is {_beside(over, lru)}, but it did not keep to the budget{held}."
         )
     return found
 

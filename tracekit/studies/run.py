@@ -3,20 +3,23 @@
 In: a study. Out: the table of its result, and for each claim whether it holds. Nothing is written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from tracekit.analysis.closure import closures
+from tracekit.arguments import as_list
 from tracekit.figures import csv_cell, printable, settings
 from tracekit.policies import POLICIES, load_policies
 from tracekit.policies.bound import PRICES
+from tracekit.predictors import Horizon
 from tracekit.replaying import replay
 from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
@@ -172,10 +175,7 @@ def _run(
 ) -> list[tuple[pd.DataFrame, list[str]]]:
     """Return the tables of a run over one trace, each with its notes."""
     if run.predictors:
-        scored = predict(
-            trace, run.predictors, run.horizon, run.named or None, per_layer=False, jobs=jobs
-        )
-        return [(scored.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore"), scored.notes)]
+        return [_scored(trace, run, dict(params), jobs) for params in _combinations(run.params)]
     cycle = trace.token_cycle_bytes
     cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
     if run.closures:
@@ -210,6 +210,30 @@ def _run(
         frame["seed"] = pd.Series(seeds, frame.index, dtype=object)
         results.append((frame, result.notes))
     return results
+
+
+def _combinations(params: Mapping[str, Any]) -> Iterator[Iterable[tuple[str, Any]]]:
+    """Yield each combination of the values of `params`; one without any if there are none."""
+    values = ([(name, value) for value in as_list(given)] for name, given in params.items())
+    return product(*values)
+
+
+def _scored(
+    trace: Trace, run: Run, params: Mapping[str, Any], jobs: int | None
+) -> tuple[pd.DataFrame, list[str]]:
+    """Return the accuracies of the predictors of a run with one set of parameters."""
+    horizons = cast("list[Horizon]", run.horizon)  # `predict` refuses other texts
+    result = predict(
+        trace,
+        run.predictors,
+        horizons,
+        run.named or None,
+        per_layer=False,
+        params=params,
+        jobs=jobs,
+    )
+    frame = result.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore")
+    return frame.assign(params=settings(params)) if params else frame, result.notes
 
 
 def _ranked(trace: Trace, run: Run, cache_bytes: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:

@@ -17,6 +17,7 @@ from tracekit.trace.errors import UsageError
 T = TypeVar("T", bound=Dataclass)
 
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
+MOST_DECIMALS = 15  # a float has no more
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
 BUDGETS = ("cache_mib", "cache_bytes", "cache_fraction", "cache_cycles", "cache_slots")
 
@@ -71,9 +72,10 @@ class Run:
     seeds : list of int
         A policy that draws random numbers runs once with each seed.
     horizon, named : list of int
-        Layers ahead; numbers of experts that predictors may name, besides k.
+        Layers ahead, or ``"token"``: before the token has begun; numbers of experts that predictors may name, besides k.
     params : mapping
-        ``"drop-cold.frac" = [0.75, 1.0]``: every combination is a row. The bound takes 100 price
+        ``"drop-cold.frac" = [0.75, 1.0]``, ``"recall.history" = [100, 1000]``: every combination is a
+        row. The bound takes 100 price
         iterations, if ``"bound.prices"`` does not say otherwise.
     """
 
@@ -90,7 +92,7 @@ class Run:
     skip: int = 0
     warm: str = ""
     seeds: list[int] = field(default_factory=lambda: [0])
-    horizon: list[int] = field(default_factory=lambda: [1])
+    horizon: list[int | str] = field(default_factory=lambda: [1])
     named: list[int] = field(default_factory=list)
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -258,7 +260,9 @@ def _check_claim(claim: Claim, where: str) -> None:
         raise UsageError(f"{where} claims nothing; it needs one of {quoted(COMPARISONS)}.")
     if claim.unit not in (None, *UNITS):
         raise UsageError(f"{where} has no unit {shown(claim.unit)}; there are {quoted(UNITS)}.")
-    if claim.decimals is not None and claim.decimals < 0:
-        raise UsageError(f"{where}: decimals = {shown(claim.decimals)} must be 0 or more.")
+    if claim.decimals is not None and not 0 <= claim.decimals <= MOST_DECIMALS:
+        raise UsageError(
+            f"{where}: decimals = {shown(claim.decimals)} must be from 0 to {MOST_DECIMALS}."
+        )
     if claim.minus is not None and claim.over is not None:
         raise UsageError(f"{where} has both minus and over; it may have one.")

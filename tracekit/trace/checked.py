@@ -4,14 +4,14 @@ In: the rows of the file and the model's facts. Out: numpy columns. This module 
 rows follow each other, nor of other files.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import checks
-from tracekit.trace.columns import NULLS, to_numpy, valid_rows
+from tracekit.trace.columns import NULLS, nulls, to_numpy, valid_rows
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
 from tracekit.trace.passes import blocks
@@ -19,6 +19,7 @@ from tracekit.trace.rows import Rows, all_null, width
 
 # A value of these was computed by the model: a sentence about one names its token and layer, too.
 _COMPUTED = ("logits", "gate_input")
+NO_COLUMNS: Mapping[str, pa.DataType] = {}
 
 
 class CheckedColumns:
@@ -36,6 +37,8 @@ class CheckedColumns:
         Columns to check whenever they are read; None: all. `check` sets it anew.
     locate : callable, optional
         Maps (row, slot) to the words that tell a user where that is.
+    may_be_absent : mapping of str to pa.DataType, optional
+        Columns that are null in every row if the file does not have them.
     """
 
     def __init__(
@@ -46,11 +49,14 @@ class CheckedColumns:
         cached: Collection[str] = (),
         checked_on_read: Collection[str] | None = None,
         locate: checks.Locate | None = None,
+        may_be_absent: Mapping[str, pa.DataType] = NO_COLUMNS,
     ):
         self.rows = rows
         self.file = file
         self.model = model
         self.locate = locate
+        there = rows.schema.names
+        self._absent = {name: kind for name, kind in may_be_absent.items() if name not in there}
         self._checked_on_read = frozenset(
             self.names if checked_on_read is None else checked_on_read
         )
@@ -59,8 +65,8 @@ class CheckedColumns:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.rows.schema.names)
+        """The names of the columns, those included that the file may lack."""
+        return [*self.rows.schema.names, *self._absent]
 
     def where(self, first_row: int = 0) -> checks.Where:
         """Return what names the places of rows, counted from `first_row`."""
@@ -89,10 +95,13 @@ class CheckedColumns:
         TraceError
             As for `whole`.
         """
-        table = self.rows.read(names, start, stop)
+        table = self.rows.read([n for n in names if n not in self._absent], start, stop)
+        n_rows = (self.rows.n_rows if stop is None else stop) - start
         columns = {}
         for name in names:
-            if name in self._checked_on_read:
+            if name in self._absent:
+                values = nulls(self._absent[name], n_rows, NULLS.get(name, 0))
+            elif name in self._checked_on_read:
                 values = self._checked(name, table[name], start)
             else:
                 values = to_numpy(table[name], NULLS.get(name, 0))

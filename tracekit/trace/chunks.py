@@ -14,9 +14,10 @@ from tracekit.trace.checks import Locate
 from tracekit.trace.columns import to_table
 from tracekit.trace.errors import TraceError
 from tracekit.trace.passes import kept_steps
-from tracekit.trace.schema import routing_schema, steps_schema
+from tracekit.trace.schema import MAY_BE_ABSENT, routing_schema, steps_schema
 
 PLACE = ("turn", "pass", "phase", "step", "layer")
+OF_ROUTINGS = (*MAY_BE_ABSENT, "logits", "gate_input")
 # Beyond these a trace's columns cannot hold a value.
 _LIMITS = {"turn": (1 << 31) - 1, "phase": 255, "layer": (1 << 15) - 1, "step": (1 << 31) - 1}
 
@@ -70,6 +71,34 @@ class Routings:
 
     def __len__(self) -> int:
         return len(self.layer)
+
+    def carries(self) -> set[str]:
+        """Return which of the columns are given that ``routing.parquet`` may have."""
+        return {name for name in OF_ROUTINGS if getattr(self, name) is not None}
+
+
+def check_alike(carried: Mapping[str, set[str]], name: str) -> None:
+    """Refuse a file whose columns are not those of the first file.
+
+    Parameters
+    ----------
+    carried : mapping
+        What the files carry, by name.
+    name : str
+        Of the file.
+
+    Raises
+    ------
+    TraceError
+    """
+    first = next(iter(carried))
+    for has, lacks in ((first, name), (name, first)):
+        only = carried[has] - carried[lacks]
+        if only:
+            raise TraceError(
+                f"{has} has {' and '.join(sorted(only))} and {lacks} has not; files of one run carry "
+                "the same columns: import each file alone, or take the column out of all."
+            )
 
 
 @dataclass
@@ -126,6 +155,7 @@ class Numbered:
         self._rerank = rerank
         self._labels = (-1, -1)
         self._pass = -1
+        self._carried: set[str] | None = None
 
     def add(self, chunk: Routings) -> tuple[dict[str, np.ndarray], Locate]:
         """Return the columns of a chunk as ``routing.parquet`` has them, `token` too.
@@ -167,6 +197,7 @@ class Numbered:
                 columns[name] = np.asarray(values)
                 if name in ("residency", "dropped"):
                     self._whole(name, columns[name], _UNKNOWN[name], locate)
+        self._check_alike(chunk, locate)
         order = _order(place)
         if order is not None:
             columns = {name: values[order] for name, values in columns.items()}
@@ -180,6 +211,18 @@ class Numbered:
         columns = _typed(columns)
         self._note(columns)
         return columns, locate
+
+    def _check_alike(self, chunk: Routings, locate: Locate) -> None:
+        """Refuse what the first chunk did not have: it would be lost."""
+        if self._carried is None:
+            self._carried = chunk.carries()
+        further = chunk.carries() - self._carried
+        if further and len(chunk):
+            raise TraceError(
+                f"{locate(0, 0)}: {' and '.join(sorted(further))} stand here, but not in the "
+                "routings before; a run carries the same columns from its start: leave them out, "
+                "or import this part alone."
+            )
 
     def _whole(self, name: str, values: np.ndarray, most: int, locate: Locate) -> np.ndarray:
         """Check that values are whole numbers from 0 to `most`."""
@@ -242,7 +285,7 @@ class Numbered:
                 seen.columns.add(name)
 
 
-_FURTHER = ("weights", "residency", "dropped", "logits", "gate_input", "token", "kept")
+_FURTHER = (*OF_ROUTINGS, "token", "kept")
 _UNKNOWN = {"residency": 255, "dropped": 255, "token": -1, "kept": 1}
 _DTYPES = {
     "turn": np.int32,
@@ -317,12 +360,23 @@ def routing_table(columns: Mapping[str, np.ndarray], schema: pa.Schema) -> pa.Ta
 
 
 def schema_of(seen: Seen, columns: Mapping[str, np.ndarray]) -> pa.Schema:
-    """Return the schema of the routings of a run whose first chunk has `columns`."""
+    """Return the schema of the routings of a run whose first chunk has `columns`.
+
+    What no chunk tells has no column.
+    """
     assert seen.top_k is not None
     n_expert, n_embd = (
         columns[name].shape[1] if name in columns else None for name in ("logits", "gate_input")
     )
-    return routing_schema(seen.top_k, n_expert, n_embd)
+    schema = routing_schema(seen.top_k, n_expert, n_embd)
+    lacks = [name for name in MAY_BE_ABSENT if name not in columns]
+    return pa.schema([each for each in schema if each.name not in lacks])
+
+
+def without_null_columns(schema: pa.Schema, seen: Seen) -> pa.Schema:
+    """Return the schema without the columns that were given, but null in every row."""
+    null = [name for name in MAY_BE_ABSENT if name not in seen.columns]
+    return pa.schema([each for each in schema if each.name not in null])
 
 
 def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:

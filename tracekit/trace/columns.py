@@ -195,6 +195,13 @@ def empty(arrow_type: pa.DataType, n_rows: int) -> np.ndarray:
     return np.empty(n_rows, dtype=numpy_type(arrow_type))
 
 
+def nulls(arrow_type: pa.DataType, n_rows: int, null: Any) -> np.ndarray:
+    """Return `null` as the value of each row of a column, in each place of its lists."""
+    values = empty(arrow_type, n_rows)
+    values[...] = null
+    return values
+
+
 def _validity(valid: np.ndarray | None) -> pa.Buffer | None:
     if valid is None or valid.all():
         return None

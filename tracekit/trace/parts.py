@@ -63,11 +63,17 @@ class Part:
         Raises
         ------
         TraceError
-            It is missing, damaged, or has no column `pass`.
+            It is missing, damaged, or has no column `pass` of whole numbers.
         """
         rows = FileRows(path)
         if "pass" not in rows.schema.names:
             raise TraceError(f"{path} lacks its column 'pass'; record the trace again.")
+        kind = rows.schema.field("pass").type
+        if kind != pa.int32():
+            raise TraceError(
+                f"{path}, column pass: its type is {kind}, but a trace needs int32; record the "
+                "trace again."
+            )
         return cls(path, rows, to_numpy(rows.read(["pass"])["pass"]))
 
     @property

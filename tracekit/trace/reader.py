@@ -19,7 +19,7 @@ from tracekit.trace.facts import TraceFacts
 from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
 from tracekit.trace.rows import Rows, TableRows
-from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE, absent_types
 from tracekit.trace.steps import StepTable, steps_of
 
 # Small columns that nearly every question needs: read once, then kept in memory.
@@ -67,7 +67,8 @@ class Trace:
     def _columns(self, file: str, rows: Rows, locate: Locate | None = None) -> CheckedColumns:
         called = str(self.path / file) if self.path else f"{self.name} ({file})"
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
-            return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate)
+            absent = absent_types(self.facts.model.top_k)
+            return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate, absent)
         return CheckedColumns(rows, called, self.facts.model)
 
     def _set_steps(self, rows: Rows) -> None:

@@ -12,6 +12,9 @@ ROUTING_FILE = "routing.parquet"
 STEPS_FILE = "steps.parquet"
 LAYERS_FILE = "layers.parquet"
 
+# A file without one of these is read as if the column were null in every row.
+MAY_BE_ABSENT = ("weights", "residency", "dropped")
+
 
 def routing_schema(
     top_k: int, n_expert: int | None = None, n_embd: int | None = None, gate_dtype: str = "f32"
@@ -21,7 +24,8 @@ def routing_schema(
     Parameters
     ----------
     top_k : int
-        Experts of one routing; the width of `experts`, `weights`, `residency`, `dropped`.
+        Experts of one routing; the width of `experts`, `weights`, `residency`, `dropped`. A file
+        may lack the last three, see `MAY_BE_ABSENT`.
     n_expert : int, optional
         Width of `logits`; None leaves the column out.
     n_embd : int, optional
@@ -46,6 +50,12 @@ def routing_schema(
     if n_embd is not None:
         fields.append(pa.field("gate_input", pa.list_(gate_type, n_embd)))
     return pa.schema(fields)
+
+
+def absent_types(top_k: int) -> dict[str, pa.DataType]:
+    """Return the types of the columns that a file may lack."""
+    schema = routing_schema(top_k)
+    return {name: schema.field(name).type for name in MAY_BE_ABSENT}
 
 
 def steps_schema(n_embd: int | None = None) -> pa.Schema:

@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from tracekit.trace import checks
 from tracekit.trace.atomic import write_facts
-from tracekit.trace.chunks import PLACE, Numbered, Routings, routing_table, schema_of, steps_table
+from tracekit.trace.chunks import (
+    PLACE,
+    Numbered,
+    Routings,
+    routing_table,
+    schema_of,
+    steps_table,
+    without_null_columns,
+)
 from tracekit.trace.columns import to_numpy
 from tracekit.trace.encode import GroupWriter, group_writer, write_layers, write_rows
 from tracekit.trace.errors import TraceError
@@ -142,6 +150,7 @@ class TraceStream:
         folder = self._folder.now
         check_table(layers, str(self._path / LAYERS_FILE), facts.model)
         self._files.close()
+        self._leave_out_null_columns(folder / ROUTING_FILE)
         if self._goes_back:
             self._write_kept(folder / STEPS_FILE)
         write_layers(folder, layers)
@@ -180,6 +189,12 @@ class TraceStream:
                     f"{self._path}: some decode passes lack layer {min(lacking)}, which other "
                     "passes route; rows are missing: record it again."
                 )
+
+    def _leave_out_null_columns(self, path: Path) -> None:
+        """Write the routings again if a column was given, but null in every row."""
+        schema = without_null_columns(self._schema, self._numbered.seen)
+        if schema != self._schema:
+            write_rows(path, schema, FileRows(path))
 
     def _write_kept(self, path: Path) -> None:
         """Write the steps again: a pass took back steps of a chunk before its own."""

@@ -13,6 +13,8 @@ from tracekit.formats.counts import coli_usage as coli_usage
 from tracekit.formats.counts import load_arrays as load_arrays
 # isort: on
 
+COUNTS.arrange(globals())
+
 
 def counts_format_of(given: Given) -> CountsFormat | None:
     """Return the format of counts that recognises files; None if none does."""

@@ -15,6 +15,8 @@ from tracekit.trace.errors import TraceError
 
 _SHAPE = re.compile(rb"'shape'\s*:\s*\(([\d,\s]{0,100})\)")
 _DTYPE = re.compile(rb"'descr'\s*:\s*'[<>|=]?(\w)\d+'")
+# How the experts of a trace follow from router logits, in a line of numpy.
+FROM_LOGITS = "experts = numpy.argsort(-logits, axis=2)[:, :, :k]"
 # Values with a fraction, such as means, are counted in millionths.
 _PARTS = 1_000_000
 
@@ -53,7 +55,15 @@ def _counts(values: np.ndarray, name: str) -> tuple[np.ndarray, dict[str, str]]:
 
 
 class _LoadArray(CountsFormat):
-    """A bare array, which may also be meant as one of a trace."""
+    """A bare array, which may also be meant as one of a trace.
+
+    Attributes
+    ----------
+    _else : str
+        What else such an array may be, and the mend, as the end of a sentence.
+    """
+
+    _else = ""
 
     def no_trace(self, given: Given) -> TraceError:
         """Return the error that also tells how an array of a trace differs."""
@@ -61,7 +71,7 @@ class _LoadArray(CountsFormat):
         return TraceError(
             f"{given.name} is an array of {array.dtype} with {len(array.shape)} axes, which at best "
             "holds counts, and a trace needs whole numbers [tokens, layers, k]; `tracekit info` and "
-            "`tracekit plot popularity` open counts."
+            f"`tracekit plot popularity` open counts{self._else}."
         )
 
 
@@ -100,6 +110,7 @@ class ActivationMatrices(_LoadArray):
     name = "moe-infinity"
     summary = "MoE-Infinity's activation matrices: one array [sequences, layers, experts] of floats"
     told_by = "a bare `.npy` of floats with three axes"
+    _else = f"; of router logits save {FROM_LOGITS}"
 
     def sniff(self, head: bytes) -> bool:
         """Say whether a file is an array of floats with three axes."""
@@ -120,6 +131,11 @@ class ActivationMatrices(_LoadArray):
             ends = [*range(step, n, step), n]
             total = np.zeros(array.shape[1:], np.float64)
             for block in array.blocks(0, ends):
+                if (block < 0).any():
+                    raise TraceError(
+                        f"{file.path} holds numbers below 0, so these are no counts; of router logits "
+                        f"save {FROM_LOGITS}, as a trace has them."
+                    )
                 total += block.sum(axis=0, dtype=np.float64)
             totals.append(total)
         if len({total.shape for total in totals}) > 1:
