@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 from timed_runs import A_MS, B_MS, wall
 
 from tracekit.figures import MIB
@@ -38,6 +39,20 @@ def test_the_line_solves_hubers_equations(seed):
     clipped = np.clip(residuals, -limit, limit)
     assert clipped.sum() == pytest.approx(0, abs=1e-3 * limit)
     assert (clipped * x).sum() == pytest.approx(0, abs=1e-3 * limit * x.max())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_line_is_that_of_a_library_at_the_same_scale(seed):
+    rng = np.random.default_rng(seed)
+    x = rng.exponential(50, 150)
+    y = 30 + 0.7 * x + rng.standard_t(2, 150) * 5
+    line = np.array(huber_line(x, y))
+    residuals = y - line[0] - line[1] * x
+    limit = TUNING * MAD_TO_SD * np.median(np.abs(residuals - np.median(residuals)))
+    found = least_squares(
+        lambda p: y - p[0] - p[1] * x, [0, 1], loss="huber", f_scale=limit, xtol=1e-12, ftol=1e-12
+    )
+    assert found.x == pytest.approx(line, rel=1e-4)
 
 
 def test_slow_tokens_do_not_move_the_line():
@@ -294,6 +309,9 @@ def test_bad_times_give_one_sentence(wall_ms, read, word):
         {"top_k": 0},
         {"mode": 3},
         {"lossy": "no"},
+        {"lossy": np.array([True, False])},
+        {"lanes": 10**400},
+        {"cache_mib": [1, 2]},
         {"mem_floor_mib": np.inf},
     ],
 )
@@ -312,6 +330,11 @@ def test_a_prediction_never_raises(read):
     p = fitted().predict(read_bytes=read)
     assert p.typical_ms is None
     assert p.refusals
+
+
+def test_a_trace_is_opened_first():
+    with pytest.raises(UsageError, match="open it first"):
+        fit("run.trace")
 
 
 def test_a_repetition_has_the_same_tokens():

@@ -259,6 +259,11 @@ def test_one_token_is_too_few(tmp_path):
         replay(timed(tmp_path, tokens=1), "lru", cache_mib=96, time=True)
 
 
+def test_what_is_no_fit_is_one_sentence(trace):
+    with pytest.raises(UsageError, match="time takes True, or a fit"):
+        replay(trace, "lru", cache_mib=96, time=trace)
+
+
 def test_sizes_are_needed(trace):
     chosen = trace.routing(["experts"])["experts"].reshape(-1, LAYERS, 2)
     unsized = tracekit.from_arrays(chosen)

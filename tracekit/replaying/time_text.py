@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from tracekit.figures import NONE, counted, percent
+from tracekit.figures import NONE, counted, percent, printable
 from tracekit.replaying.rows import Row
 from tracekit.replaying.times import RowTime
 from tracekit.table import Column, Part, Table
@@ -80,7 +80,7 @@ def _head(fitted: Mapping[str, Any]) -> str:
     lines.append(
         f"one point of hit rate is worth {fitted['point_of_hit_rate_ms']:.3g} ms{of_token}"
     )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _rate(ms: float | None) -> str:

@@ -18,6 +18,7 @@ from tracekit.timing.prediction import Prediction, evenly, predict
 from tracekit.timing.spread import Draws, RunSpread, draws_of, run_spread
 from tracekit.timing.times import ADVISED, Times, numbers, times_of, times_of_trace
 from tracekit.trace import Trace, UsageError
+from tracekit.trace.build import shown
 from tracekit.trace.facts import ModelFacts
 
 _SLOWEST = 0.95  # quantile up to which tokens count for R²
@@ -302,6 +303,10 @@ def fit(
     if (trace is None) == (wall_ms is None and read_bytes is None):
         raise UsageError("fit takes either a trace, or wall_ms and read_bytes.")
     facts = facts_of(given)
+    if trace is not None and not isinstance(trace, Trace):
+        raise UsageError(
+            f"fit takes a Trace, or arrays by name, not {shown(trace)}; open it first."
+        )
     if trace is not None:
         times = times_of_trace(trace)
         facts = facts_of({**facts_of_trace(trace), **facts.given()})
