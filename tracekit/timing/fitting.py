@@ -14,13 +14,15 @@ from tracekit.figures import MIB
 from tracekit.routing.residency import sizes_are_known
 from tracekit.timing.facts import RunFacts, facts_of, facts_of_trace
 from tracekit.timing.huber import huber_line
-from tracekit.timing.prediction import Prediction, predict
+from tracekit.timing.prediction import Prediction, evenly, predict
 from tracekit.timing.spread import Draws, RunSpread, draws_of, run_spread
 from tracekit.timing.times import ADVISED, Times, numbers, times_of, times_of_trace
 from tracekit.trace import Trace, UsageError
+from tracekit.trace.build import shown
 from tracekit.trace.facts import ModelFacts
 
 _SLOWEST = 0.95  # quantile up to which tokens count for R²
+_LEAST_R2 = 0.1
 _SAME_BYTES = 0.01
 
 
@@ -95,10 +97,25 @@ class Fit:
             return 0.0
         return float(np.corrcoef(x, y)[0, 1] ** 2)
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the fit says nothing of any run, None if it does."""
+        if not self.b_ms_per_mib > 0:
+            return (
+                f"In {self.name} tokens that read more took no longer: what a byte costs cannot be "
+                "told."
+            )
+        if self.r2 < _LEAST_R2:
+            return (
+                f"Bytes explain {100 * self.r2:.0f} % of how the tokens of {self.name} differ in time, "
+                "less than the 10 % that a prediction needs (its slowest 5 % left out)."
+            )
+        return None
+
     @cached_property
     def draws(self) -> Draws:
         """Fits of drawn tokens."""
-        return draws_of(self.times)
+        return draws_of(self.times, (self.a_ms, self.b_ms_per_mib))
 
     @cached_property
     def stall_ms_per_mib(self) -> float | None:
@@ -107,6 +124,17 @@ class Fit:
             return None
         _, slope = huber_line(self.read_mib, self.times.wait_ms)
         return max(0.0, float(slope))
+
+    @cached_property
+    def usual_mib(self) -> tuple[float, float]:
+        """The 2nd and 98th percentile of what a token reads."""
+        low, high = np.quantile(self.read_mib, [0.02, 0.98])
+        return float(low), float(high)
+
+    @cached_property
+    def some_residuals(self) -> np.ndarray:
+        """Residuals in even steps of rank, so few that all sums with them stay quick."""
+        return evenly(self.residuals)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -275,6 +303,10 @@ def fit(
     if (trace is None) == (wall_ms is None and read_bytes is None):
         raise UsageError("fit takes either a trace, or wall_ms and read_bytes.")
     facts = facts_of(given)
+    if trace is not None and not isinstance(trace, Trace):
+        raise UsageError(
+            f"fit takes a Trace, or arrays by name, not {shown(trace)}; open it first."
+        )
     if trace is not None:
         times = times_of_trace(trace)
         facts = facts_of({**facts_of_trace(trace), **facts.given()})
