@@ -168,7 +168,8 @@ def replay(
     calibration = fitted(trace) if time is True else time or None
     if calibration is not None:
         check_calibration(calibration, trace)
-        flash_mib_s = calibration.flash_mib_s if flash_mib_s is None else flash_mib_s
+        if flash_mib_s is None and calibration.refusal is None:
+            flash_mib_s = calibration.flash_mib_s
     batches = replace(batches, in_slots=cache_slots is not None)
     batches, counted = without_first(trace, batches, skip)
     first = None if warm is None else Warm.of(verified(warm), trace, batches)
@@ -209,6 +210,8 @@ def replay(
         return rows
 
     _ = whole_run.next_use  # found once, before threads would each do it
+    if calibration is not None:
+        _ = calibration.draws
     by_run = _on_threads(rows_of, len(replayed), budgets, jobs, progress)
     rows = [
         row.under(bound, limit)

@@ -211,18 +211,23 @@ def _refused(sentences: tuple[str, ...]) -> dict[str, Any]:
 
 
 def summary(fit: Fit, trace: Trace) -> dict[str, Any]:
-    """Return what the fit says whatever is replayed, for ``config``."""
-    point = fit.point_ms(trace.token_cycle_bytes)
-    return {
+    """Return what the fit says whatever is replayed, for ``config``; no figure where it is refused."""
+    of_run = {
         "calibrated_on": fit.name,
         "tokens": len(fit.times.wall_ms),
+        "typical_ms": fit.typical_ms,
+        "facts": fit.facts.given(),
+        "refused": fit.refusal,
+    }
+    if fit.refusal is not None:
+        return of_run
+    point = fit.point_ms(trace.token_cycle_bytes)
+    return of_run | {
         "a_ms": fit.a_ms,
         "b_ms_per_mib": fit.b_ms_per_mib,
-        "typical_ms": fit.typical_ms,
         "ceiling_tok_s": fit.ceiling_tok_s,
         "point_of_hit_rate_ms": point,
         "point_of_hit_rate_share": point / fit.typical_ms if fit.typical_ms > 0 else None,
         "run_spread": fit.spread.sd_log,
         "runs": fit.spread.n_runs,
-        "facts": fit.facts.given(),
     }

@@ -16,11 +16,10 @@ from tracekit.timing.refusals import Loses, Refusal
 from tracekit.timing.spread import Z_95
 
 if TYPE_CHECKING:
-    from tracekit.timing.fit import Fit
+    from tracekit.timing.fitting import Fit
 
 # Of the slowest tokens' weight in the mean, as a share of the typical token.
 MOST_EXCESS = 0.05
-_LEAST_R2 = 0.1
 # Points of each distribution whose sums are formed.
 _POINTS = 256
 
@@ -103,8 +102,9 @@ def predict(
         Of the time that each token's bytes take, what runs beside computing.
     """
     read_mib, fault = _bytes(read_bytes)
-    found = [Refusal(Loses.ALL, sentence) for sentence in (*unusable, *fault)]
-    found += _of_fit(fit) + refusals.of_facts(fit.facts, after)
+    of_fit = () if fit.refusal is None else (fit.refusal,)
+    found = [Refusal(Loses.ALL, sentence) for sentence in (*unusable, *fault, *of_fit)]
+    found += refusals.of_facts(fit.facts, after)
     notes = (*fit.notes, *refusals.unknown(fit.facts, after), refusals.UNSEEN)
     lost = {each.loses for each in found}
     if Loses.ALL in lost:
@@ -171,35 +171,16 @@ def _bytes(read_bytes: Any) -> tuple[np.ndarray, list[str]]:
     return read / MIB, []
 
 
-def _of_fit(fit: "Fit") -> list[Refusal]:
-    """Return why nothing can be said of any run."""
-    if not fit.b_ms_per_mib > 0:
-        return [
-            Refusal(
-                Loses.ALL,
-                f"In {fit.name} tokens that read more took no longer: what a byte costs cannot be told.",
-            )
-        ]
-    if fit.r2 < _LEAST_R2:
-        return [
-            Refusal(
-                Loses.ALL,
-                f"Bytes explain {100 * fit.r2:.0f} % of how the tokens of {fit.name} differ in time, "
-                "less than the 10 % that a prediction needs (its slowest 5 % left out).",
-            )
-        ]
-    return []
-
-
 def _outside(fit: "Fit", read_mib: np.ndarray) -> list[Refusal]:
     mean = float(read_mib.mean())
     low, high = np.quantile(fit.read_mib, [0.02, 0.98])
     if low <= mean <= high:
         return []
+    more = "more" if mean > high else "less"
     return [
         Refusal(
             Loses.INTERVAL,
-            f"A token reads {mean:.4g} MiB on average, outside the {low:.4g} to {high:.4g} MiB of "
+            f"Tokens read {more} on average than the {low:.4g} to {high:.4g} MiB of most tokens of "
             f"{fit.name} (2nd to 98th percentile): the time is extrapolated, and has no interval.",
         )
     ]

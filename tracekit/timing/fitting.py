@@ -21,6 +21,7 @@ from tracekit.trace import Trace, UsageError
 from tracekit.trace.facts import ModelFacts
 
 _SLOWEST = 0.95  # quantile up to which tokens count for R²
+_LEAST_R2 = 0.1
 _SAME_BYTES = 0.01
 
 
@@ -95,10 +96,25 @@ class Fit:
             return 0.0
         return float(np.corrcoef(x, y)[0, 1] ** 2)
 
+    @property
+    def refusal(self) -> str | None:
+        """Why the fit says nothing of any run, None if it does."""
+        if not self.b_ms_per_mib > 0:
+            return (
+                f"In {self.name} tokens that read more took no longer: what a byte costs cannot be "
+                "told."
+            )
+        if self.r2 < _LEAST_R2:
+            return (
+                f"Bytes explain {100 * self.r2:.0f} % of how the tokens of {self.name} differ in time, "
+                "less than the 10 % that a prediction needs (its slowest 5 % left out)."
+            )
+        return None
+
     @cached_property
     def draws(self) -> Draws:
         """Fits of drawn tokens."""
-        return draws_of(self.times)
+        return draws_of(self.times, (self.a_ms, self.b_ms_per_mib))
 
     @cached_property
     def stall_ms_per_mib(self) -> float | None:
