@@ -1,27 +1,23 @@
 """What a fit says of a run with other bytes: its typical token, p95 and mean, and what it refuses.
 
-In: a `Fit`, and the bytes that each token would read. Out: a `Prediction`. Nothing here raises.
+In: a `Line`, and the bytes that each token would read. Out: a `Prediction`. Nothing here raises.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracekit.figures import MIB
 from tracekit.timing import refusals
 from tracekit.timing.facts import RunFacts
+from tracekit.timing.line import Line
 from tracekit.timing.refusals import Loses, Refusal
-from tracekit.timing.spread import Z_95
-
-if TYPE_CHECKING:
-    from tracekit.timing.fitting import Fit
+from tracekit.timing.spread import Z_95, evenly
 
 # Of the slowest tokens' weight in the mean, as a share of the typical token.
 MOST_EXCESS = 0.05
-# Points of each distribution whose sums are formed.
-_POINTS = 128
 
 
 @dataclass(frozen=True)
@@ -82,17 +78,17 @@ def per_second(ms: float | None) -> float | None:
 
 
 def predict(
-    fit: "Fit",
+    fit: Line,
     read_bytes: Any,
     after: RunFacts,
     unusable: Sequence[str] = (),
     hidden_ms: np.ndarray | None = None,
 ) -> Prediction:
-    """Predict a run; see `Fit.predict`.
+    """Predict a run; see `tracekit.timing.Fit.predict`.
 
     Parameters
     ----------
-    fit : Fit
+    fit : Line
     read_bytes : array_like [N]
     after : RunFacts
         Of the run that is predicted.
@@ -171,7 +167,7 @@ def _bytes(read_bytes: Any) -> tuple[np.ndarray, list[str]]:
     return read / MIB, []
 
 
-def _outside(fit: "Fit", read_mib: np.ndarray) -> list[Refusal]:
+def _outside(fit: Line, read_mib: np.ndarray) -> list[Refusal]:
     mean = float(read_mib.mean())
     low, high = fit.usual_mib
     if low <= mean <= high:
@@ -186,7 +182,7 @@ def _outside(fit: "Fit", read_mib: np.ndarray) -> list[Refusal]:
     ]
 
 
-def _quantiles(fit: "Fit", reading_ms: np.ndarray) -> tuple[float, float]:
+def _quantiles(fit: Line, reading_ms: np.ndarray) -> tuple[float, float]:
     """Return the median and 95th percentile of every token's reading with every residual."""
     sums = (fit.a_ms + evenly(reading_ms)[:, None] + fit.some_residuals).ravel()
     # As numpy.quantile, which takes longer: between the two values that are nearest in rank.
@@ -198,15 +194,7 @@ def _quantiles(fit: "Fit", reading_ms: np.ndarray) -> tuple[float, float]:
     return float(typical), float(p95)
 
 
-def evenly(values: np.ndarray) -> np.ndarray:
-    """Return `values`, or so many of them in even steps of rank that all sums stay quick."""
-    if len(values) <= _POINTS:
-        return values
-    ranks = ((np.arange(_POINTS) + 0.5) * len(values) / _POINTS).astype(np.int64)
-    return np.asarray(np.sort(values)[ranks])
-
-
-def _interval(fit: "Fit", ms: float, read_mib: float) -> tuple[float, float]:
+def _interval(fit: Line, ms: float, read_mib: float) -> tuple[float, float]:
     """Return the 95 % interval around `ms`: another draw of tokens, and another run."""
     of_fit = fit.draws.sd_ms(read_mib) / ms
     width = float(np.exp(Z_95 * np.hypot(of_fit, fit.spread.sd_log)))
