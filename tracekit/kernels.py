@@ -5,13 +5,10 @@ here knows what a loop computes. A kernel may call kernels of other modules. num
 the first call of any kernel, since importing it takes as long as many a whole command.
 """
 
-import functools
-import hashlib
-import inspect
 from collections.abc import Callable
-from pathlib import Path
-from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from tracekit.compilable import Compilable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +29,7 @@ def inlined(function: Callable[P, R]) -> Callable[P, R]:
     return Kernel(function, is_kept=False, inline="always")
 
 
-class Kernel(Generic[P, R]):
+class Kernel(Compilable, Generic[P, R]):
     """A function that numba compiles when it is first called, by Python or by another kernel.
 
     numba takes it for one of its own compiled functions: it asks each global name of the code that
@@ -50,13 +47,8 @@ class Kernel(Generic[P, R]):
     """
 
     def __init__(self, function: Callable[P, R], is_kept: bool, **options: Any):
-        functools.update_wrapper(self, function)
-        self.py_func = cast(FunctionType, function)
         # C functions that call a kernel by its address are not made: a tenth of compiling.
-        self.targetoptions = {"nogil": True, "no_cfunc_wrapper": True, **options}
-        self.is_kept = is_kept
-        # What the file holds now, as Python has read it: it may change before the first call.
-        self.file_digest = digest_of_file(self.py_func)
+        super().__init__(function, is_kept, {"nogil": True, "no_cfunc_wrapper": True, **options})
         self._compiled: Any = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -90,11 +82,3 @@ class Kernel(Generic[P, R]):
 
     def __reduce__(self) -> str:
         return self.py_func.__qualname__  # pickled by name, as a Python function is
-
-
-def digest_of_file(function: FunctionType) -> str | None:
-    """Return a digest of the file that `function` stands in; None if it cannot be read."""
-    try:
-        return hashlib.sha256(Path(inspect.getfile(function)).read_bytes()).hexdigest()
-    except OSError:
-        return None

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.kernels import Kernel, digest_of_file
+from tracekit.compilable import Compilable, digest_of_file
 from tracekit.numba_import import (
     Dispatcher,
     FunctionCache,
@@ -34,7 +34,7 @@ COMPILER_LOCK = global_compiler_lock
 _SEAL_BYTES = hashlib.sha256().digest_size
 
 
-def compiled(kernel: Kernel[..., Any]) -> Any:
+def compiled(kernel: Compilable) -> Any:
     """Return numba's function for `kernel`; it compiles at its first call with each types."""
     function = njit(**kernel.targetoptions)(kernel.py_func)
     if kernel.is_kept and isinstance(function, Dispatcher):  # not under NUMBA_DISABLE_JIT
@@ -52,7 +52,7 @@ class _Cache(FunctionCache):
     time.
     """
 
-    def __init__(self, kernel: Kernel[..., Any]) -> None:
+    def __init__(self, kernel: Compilable) -> None:
         super().__init__(kernel.py_func)
         self._function = kernel.py_func
         # Both: numba's is of now, ours of when the function was imported.
@@ -138,12 +138,12 @@ def _dependencies(function: FunctionType) -> list[str] | None:
     waiting = list(_values_used(function))
     while waiting:
         value = waiting.pop()
-        if isinstance(value, (Kernel, Dispatcher)):
+        if isinstance(value, (Compilable, Dispatcher)):
             helper = value.py_func
             if helper in seen:
                 continue
             seen.add(helper)
-            digest = value.file_digest if isinstance(value, Kernel) else digest_of_file(helper)
+            digest = value.file_digest if isinstance(value, Compilable) else digest_of_file(helper)
             if digest is None:
                 return None
             line = helper.__code__.co_firstlineno
