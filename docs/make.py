@@ -27,6 +27,7 @@ from tracekit.policies import POLICIES
 from tracekit.predictors import PREDICTORS, LearnedPredictor, OnlinePredictor
 from tracekit.predictors.base import Predictor
 from tracekit.replaying import rows as replayed
+from tracekit.replaying.times import RowTime
 from tracekit.scoring import rows as scored
 
 HERE = Path(__file__).resolve().parent
@@ -244,6 +245,12 @@ RESULTS: tuple[tuple[str, str, type], ...] = (
         "With `--validate`: `validation` in JSON, `validation_lookups` and `validation_mismatches` "
         "in CSV and Parquet.",
         replayed.Validation,
+    ),
+    (
+        "The time of a replay",
+        "With `--time`: columns of each policy and budget, in every form. What the fit says whatever is "
+        "replayed is `time` in `config` of JSON.",
+        RowTime,
     ),
     (
         "A prediction",

@@ -121,3 +121,5 @@ def test_numba_takes_no_configuration_from_the_current_folder(folder):
     assert not cache.exists()
     (folder / ".numba_config.yaml").write_text("[" * 99)
     assert run_process("replay", "x.csv", "--policy", "lru").code == 0
+    (folder / "mine.py").write_text("import numba\n" + POLICY)
+    assert run_process("replay", "x.csv", "--policy", "mine:Mine").code == 0

@@ -1,5 +1,6 @@
 """The pages for people: their commands run, print what is shown, and their links lead somewhere."""
 
+import json
 import re
 
 import numpy as np
@@ -41,6 +42,17 @@ def test_the_figures_of_the_first_page_are_those_of_a_replay() -> None:
     )
     found = [f"{100 * record['hit_rate_decode']:.1f}" for record in (lru, dropped, kept)]
     assert list(shown) == found
+
+
+def test_what_reading_ahead_is_said_to_bring_is_what_it_brings() -> None:
+    sentence = (
+        r"Here LRU hits ([\d.]+) %\sand follow ([\d.]+) %; reading ahead by recall makes that "
+    )
+    sentence += r"([\d.]+) and ([\d.]+) %, by the stale gate ([\d.]+) and ([\d.]+) %"
+    (shown,) = re.findall(sentence, README)
+    command = re.search(r"^(tracekit replay .* --param prefetch.base=lru,follow)$", README, re.M)[1]
+    results = json.loads(run(*words_of(command), "--format", "json").out)["results"]
+    assert [f"{100 * row['hit_rate_decode']:.1f}" for row in results] == list(shown)
 
 
 def test_the_first_table_is_that_of_the_study() -> None:

@@ -282,6 +282,7 @@ def test_the_json_is_plain_and_complete():
         "per_layer": True,
         "validate": False,
         "flash_mib_s": None,
+        "time": None,
         "cache_slots": None,
         "train": None,
         "skip": 0,

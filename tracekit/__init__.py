@@ -15,6 +15,7 @@ from tracekit.display import draw_with
 
 if TYPE_CHECKING:
     from tracekit import analysis, engine, plots, timing
+    from tracekit.advice.advise import advise
     from tracekit.engine import Session, record
     from tracekit.exports import export
     from tracekit.formats import from_arrays, open_counts
@@ -31,6 +32,7 @@ _PUBLIC = {
     "Session": ("tracekit.engine", "Session"),
     "Trace": ("tracekit.trace", "Trace"),
     "TracekitError": ("tracekit.trace", "TracekitError"),
+    "advise": ("tracekit.advice.advise", "advise"),
     "compare": ("tracekit.timing.comparison", "compare"),
     "export": ("tracekit.exports", "export"),
     "from_arrays": ("tracekit.formats", "from_arrays"),
@@ -56,6 +58,7 @@ __all__ = [
     "Session",
     "Trace",
     "TracekitError",
+    "advise",
     "analysis",
     "compare",
     "engine",

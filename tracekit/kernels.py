@@ -1,33 +1,17 @@
 """How a hot loop is compiled: on its first call, with the machine code kept on disk for later runs.
 
 In goes a Python function that numba can compile; out comes the same function, compiled. Nothing
-here knows what a loop computes. A kernel may call kernels of other modules: machine code on disk
-is used only while every file that went into it is unchanged.
+here knows what a loop computes. A kernel may call kernels of other modules. numba is imported at
+the first call of any kernel, since importing it takes as long as many a whole command.
 """
 
-# numba does not annotate its cache.
-# mypy: allow-untyped-calls
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-import hashlib
-import inspect
-import io
-import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
-from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary
-
-import numpy as np
-
-from tracekit.numba_import import Dispatcher, FunctionCache, IndexDataCacheFile, njit
+from tracekit.compilable import Compilable
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_SEAL_BYTES = hashlib.sha256().digest_size
-# The digest of each function's file as it was when the function was imported; None: not readable.
-_digests: WeakKeyDictionary[FunctionType, str | None] = WeakKeyDictionary()
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
@@ -37,169 +21,64 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     none can be written, as in a read-only container, numba itself would refuse; here every process
     compiles again, which takes seconds.
     """
-    python = _remember_file(function)
-    compiled = njit(nogil=True)(function)
-    if isinstance(compiled, Dispatcher):  # not under NUMBA_DISABLE_JIT
-        with suppress(RuntimeError):  # numba found no place to write to
-            vars(compiled)["_cache"] = _Cache(python)
-    return compiled
+    return Kernel(function, is_kept=True)
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:
     """Make `function` a helper of kernels: its code becomes part of each kernel that calls it."""
-    _remember_file(function)
-    return njit(nogil=True, inline="always")(function)
+    return Kernel(function, is_kept=False, inline="always")
 
 
-class _Cache(FunctionCache):
-    """numba's cache of machine code on disk, stamped with all that the machine code depends on.
+class Kernel(Compilable, Generic[P, R]):
+    """A function that numba compiles when it is first called, by Python or by another kernel.
 
-    numba stamps it with the kernel's own file, so that a helper of another module could change
-    unnoticed. A cache that cannot be read or written is no error: a file that is damaged counts as
-    absent, whatever goes wrong with it, and what a full disk does not take is compiled again next
-    time.
+    numba takes it for one of its own compiled functions: it asks each global name of the code that
+    it compiles for its ``_numba_type_``, its `targetoptions` and its `py_func`. Other public
+    attributes are those of numba's function.
+
+    Parameters
+    ----------
+    function : callable
+        What is compiled.
+    is_kept : bool
+        Whether the machine code is kept on disk.
+    **options
+        Options of ``numba.njit``.
     """
 
-    def __init__(self, function: FunctionType) -> None:
-        super().__init__(function)
-        self._function = function
-        self._own_stamp = self._impl.locator.get_source_stamp()
+    def __init__(self, function: Callable[P, R], is_kept: bool, **options: Any):
+        # C functions that call a kernel by its address are not made: a tenth of compiling.
+        super().__init__(function, is_kept, {"nogil": True, "no_cfunc_wrapper": True, **options})
+        self._compiled: Any = None
 
-    def load_overload(self, sig: Any, target_context: Any) -> Any:
-        with suppress(Exception):
-            self._stamp()
-            return super().load_overload(sig, target_context)
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the compiled function; compile it first where that is due."""
+        compiled = self._compiled or self._compile()
+        return cast(R, compiled(*args, **kwargs))
 
-    def save_overload(self, sig: Any, data: Any) -> None:
-        try:
-            super().save_overload(sig, data)
-        except Exception:  # saving reads the index; one that is damaged is replaced
-            with suppress(Exception):
-                self.flush()
-                super().save_overload(sig, data)
+    def _compile(self) -> Any:
+        """Return numba's function; with ``NUMBA_DISABLE_JIT`` set, the Python function.
 
-    def _stamp(self) -> None:
-        """Stamp the cache with what the kernel uses; keep nothing if that cannot be said.
-
-        This waits for the first call, since a kernel may use what is defined below it.
+        Threads that ask at the same time get the same one.
         """
-        dependencies = _dependencies(self._function)
-        if dependencies is None:
-            self.disable()
-            return
-        self._cache_file = _SealedFile(
-            cache_path=self._cache_path,
-            filename_base=self._impl.filename_base,
-            source_stamp=(self._own_stamp, *dependencies),
-        )
+        from tracekit.machine_code import COMPILER_LOCK, compiled
 
+        with COMPILER_LOCK:
+            if self._compiled is None:
+                self._compiled = compiled(self)
+            return self._compiled
 
-class _SealedFile(IndexDataCacheFile):
-    """The files of a cache, each with a digest before its content.
+    @property
+    def _numba_type_(self) -> Any:
+        return (self._compiled or self._compile())._numba_type_
 
-    What numba reads is machine code, which would run with a flipped bit as well.
-    """
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # Python and its libraries look for many such names
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._compile(), name)
 
-    @contextmanager
-    def _open_for_write(self, filepath: str) -> Iterator[io.BytesIO]:
-        content = io.BytesIO()
-        yield content
-        with super()._open_for_write(filepath) as file:
-            file.write(hashlib.sha256(content.getvalue()).digest() + content.getvalue())
+    def __repr__(self) -> str:
+        return f"<kernel {self.py_func.__module__}.{self.py_func.__qualname__}>"
 
-    def _load_index(self) -> dict[Any, Any]:
-        try:
-            content = io.BytesIO(_unsealed(self._index_path))
-        except FileNotFoundError:
-            return {}
-        if pickle.load(content) != self._version:
-            return {}
-        stamp, overloads = pickle.load(content)
-        return overloads if stamp == self._source_stamp else {}
-
-    def _load_data(self, name: str) -> Any:
-        return pickle.loads(_unsealed(self._data_path(name)))
-
-
-def _unsealed(path: str) -> bytes:
-    data = Path(path).read_bytes()
-    seal, content = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
-    if hashlib.sha256(content).digest() != seal:
-        raise ValueError(f"{path} is damaged")
-    return content
-
-
-def _dependencies(function: FunctionType) -> list[str] | None:
-    """Describe the kernels that `function` calls, however indirectly, and the constants of all.
-
-    numba compiles both into the machine code. None if the file of such a kernel cannot be read.
-    """
-    stamps: list[str] = []
-    seen = {function}
-    waiting = list(_values_used(function))
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Dispatcher):
-            helper = value.py_func
-            if helper in seen:
-                continue
-            seen.add(helper)
-            digest = _digests[helper] if helper in _digests else _digest_of_file(helper)
-            if digest is None:
-                return None
-            line = helper.__code__.co_firstlineno
-            stamps.append(f"{helper.__module__}.{helper.__qualname__}:{line} {digest}")
-            waiting += _values_used(helper)
-        elif isinstance(value, tuple):
-            waiting += value
-        elif isinstance(value, np.ndarray):
-            stamps.append(f"{value.dtype} {value.shape} {_digest(value.tobytes())}")
-        elif isinstance(value, (bool, int, float, complex, str, bytes, np.generic)):
-            stamps.append(repr(value))
-    return stamps
-
-
-def _values_used(function: FunctionType) -> Iterator[object]:
-    """Yield the values of the global names and of the closure that occur in `function`.
-
-    Attributes are looked up by their name alone, in every module that occurs, so this may yield
-    more than is used. That may cost a compilation, and never gives a wrong result.
-    """
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # a variable that is not set yet
-            yield cell.cell_contents
-    names = list(dict.fromkeys(_names_in(function.__code__)))
-    spaces = [function.__globals__]
-    for space in spaces:  # grows while it is read
-        for name in names:
-            value = space.get(name)
-            if not isinstance(value, ModuleType):
-                yield value
-            elif not any(vars(value) is known for known in spaces):
-                spaces.append(vars(value))
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in `code` and in the functions inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)
-
-
-def _remember_file(function: Callable[..., object]) -> FunctionType:
-    """Note what the file of `function` holds now: the file may change before the first call."""
-    python = cast(FunctionType, function)
-    _digests[python] = _digest_of_file(python)
-    return python
-
-
-def _digest_of_file(function: FunctionType) -> str | None:
-    try:
-        return _digest(Path(inspect.getfile(function)).read_bytes())
-    except OSError:
-        return None
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    def __reduce__(self) -> str:
+        return self.py_func.__qualname__  # pickled by name, as a Python function is

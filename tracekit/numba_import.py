@@ -34,8 +34,17 @@ with _unreadable_yaml():
     from numba import njit
     from numba.core import config
     from numba.core.caching import FunctionCache, IndexDataCacheFile
+    from numba.core.compiler_lock import global_compiler_lock
     from numba.core.dispatcher import Dispatcher
+    from numba.core.runtime.nrt import rtsys
 
 config._config_fname = ""  # numba looks again whenever it compiles
 
-__all__ = ["Dispatcher", "FunctionCache", "IndexDataCacheFile", "njit"]
+__all__ = [
+    "Dispatcher",
+    "FunctionCache",
+    "IndexDataCacheFile",
+    "global_compiler_lock",
+    "njit",
+    "rtsys",
+]

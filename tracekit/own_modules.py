@@ -26,6 +26,8 @@ def import_own(name: str) -> ModuleType:
     Exception
         Whatever importing it raises.
     """
+    # The module may import numba, which would read a file of the current folder.
+    importlib.import_module("tracekit.numba_import")
     finder = _finder_of(_current_folder())
     if finder is None:
         return importlib.import_module(name)

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from tracekit.cli import (
+    advise,
     compare,
     completion,
     export,
@@ -124,6 +125,7 @@ def _root(
 app.command("record")(record.record)
 app.command("replay")(replay.replay)
 app.command("predict")(predict.predict)
+app.command("advise")(advise.advise)
 app.command("compare")(compare.compare)
 app.command("sweep")(sweep.sweep)
 app.command("plot")(plot.plot)

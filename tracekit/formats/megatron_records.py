@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from tracekit.formats.archives import damaged
@@ -236,6 +235,8 @@ class Records:
         return TraceError(f"{self.path} is no router trace ({shown}); record it again.")
 
     def _columns(self, table: pa.Table, first: int) -> Block:
+        import pyarrow.compute as pc  # only here: it takes longer to import than all formats
+
         def refuse(at: np.ndarray, fault: str) -> None:
             if at.any():
                 place = self._lines.place(first + int(at.argmax()))

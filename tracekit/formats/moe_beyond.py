@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from tracekit.formats.archives import damaged, opened
@@ -134,6 +133,8 @@ def _blocks(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
 
 def _experts(path: Path, lists: pa.Array, first_row: int) -> np.ndarray:
     """Return the experts of rows, int32 [n, k]."""
+    import pyarrow.compute as pc
+
     wrong = np.flatnonzero(~_bools(pc.match_substring_regex(lists, _LIST)))
     if not len(wrong):
         parts = pc.split_pattern(pc.utf8_trim(lists, "[] "), ",")

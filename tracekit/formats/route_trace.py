@@ -391,7 +391,8 @@ def _last_pass_is_whole(place: Arrays, sized: np.ndarray) -> bool:
     """
     is_last = place["pass"] == place["pass"][-1]
     layers, counts = np.unique(place["layer"][is_last], return_counts=True)
-    routed = np.unique(place["layer"])
+    # Without the counts np.unique would import numpy.ma, which takes longer than to read a small file.
+    routed, _ = np.unique(place["layer"], return_counts=True)
     if place["phase"][-1] == DECODE:
         return len(layers) == len(routed) and bool((counts == counts[0]).all())
     expected = routed if (place["phase"] == DECODE).any() else np.union1d(routed, sized)

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from tracekit.formats.activations import activations
@@ -146,6 +145,8 @@ def _read_fast(piece: bytes, first_line: int) -> tuple[Rows, int | None] | None:
 
 
 def _rows(file: File, table: pa.Table, first_line: int) -> Rows:
+    import pyarrow.compute as pc
+
     lists = table[KEY].combine_chunks()
     counts = to_numpy(pc.list_value_length(lists), 0)
     flat = lists.flatten()

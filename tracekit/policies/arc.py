@@ -132,7 +132,7 @@ def _arc(
             key = pop_cold(after, before, head + _B1)
             place[key] = _NOWHERE
             size[_B1] -= key_bytes[key]
-        while size[_B2] > 0 and size.sum() > 2 * budget:
+        while size[_B2] > 0 and size[_T1] + size[_T2] + size[_B1] + size[_B2] > 2 * budget:
             key = pop_cold(after, before, head + _B2)
             place[key] = _NOWHERE
             size[_B2] -= key_bytes[key]

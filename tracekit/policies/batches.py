@@ -141,7 +141,9 @@ class Batches:
     @cached_property
     def next_use(self) -> np.ndarray:
         """Position in `keys` of each key's next lookup, int32 [N]; N where there is none."""
-        return _next_use(self.keys, self.n_keys)
+        next_use = np.empty(len(self.keys), np.int32)
+        _next_use(self.keys, next_use, np.full(self.n_keys, len(self.keys), np.int32))
+        return next_use
 
     @cached_property
     def after_first_decode(self) -> np.ndarray:
@@ -220,10 +222,7 @@ def _positions(starts: np.ndarray, which: np.ndarray) -> np.ndarray:
 
 # One pass from the end, which remembers where each key was seen last.
 @kernel
-def _next_use(keys: np.ndarray, n_keys: int) -> np.ndarray:
-    next_use = np.empty(keys.size, np.int32)
-    seen = np.full(n_keys, keys.size, np.int32)
+def _next_use(keys: np.ndarray, next_use: np.ndarray, seen: np.ndarray) -> None:
     for p in range(keys.size - 1, -1, -1):
         next_use[p] = seen[keys[p]]
         seen[keys[p]] = p
-    return next_use

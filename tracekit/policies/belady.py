@@ -41,13 +41,19 @@ class Belady(Policy):
             batches.layer_of_lookup,
             batches.expert_bytes,
             batches.n_expert,
+            state=lambda: (
+                *empty_set(len(batches.keys)),
+                np.zeros(batches.n_keys, np.int64),
+                np.empty(batches.n_keys, np.int32),
+            ),
         )
 
 
 # The resident entries are a set of numbers: the positions in the trace of their next uses. A lookup
 # hits if its own position is in the set. The victim is the largest number of the set. After the
 # eviction, or before it with `bypass`, the next uses of the batch's entries join the set. Positions
-# that have passed can stay in it, because they are smaller than all that are still to come.
+# that have passed can stay in it, because they are smaller than all that are still to come. The
+# residents without a next use are the first of `finished`; `admitted` says when each resident was.
 @kernel
 def _belady(
     keys: np.ndarray,
@@ -58,6 +64,11 @@ def _belady(
     layer_of_lookup: np.ndarray,
     expert_bytes: np.ndarray,
     n_expert: int,
+    bits: np.ndarray,
+    words: np.ndarray,
+    groups: np.ndarray,
+    admitted: np.ndarray,
+    finished: np.ndarray,
     budget: int,
     bypass: bool,
     hits: np.ndarray,
@@ -65,11 +76,8 @@ def _belady(
     hit: np.ndarray,
 ) -> None:
     n_positions = keys.size
-    bits, words, groups, place = empty_set(n_positions)
     top = np.int64(0)  # no group after this one holds anything
     waiting = np.int64(0)  # entries in the set whose position has not passed
-    admitted = np.zeros(expert_bytes.size * n_expert, np.int64)  # when each resident was admitted
-    finished = np.empty(expert_bytes.size * n_expert, np.int32)  # residents without a next use
     n_finished = np.int64(0)
     used = np.int64(0)
     for b in range(batch_start.size - 1):
@@ -109,7 +117,7 @@ def _belady(
             while used > budget and waiting > 0:
                 while groups[top] == 0:
                     top -= 1
-                last = largest(bits, words, groups, place, top)
+                last = largest(bits, words, groups, top)
                 used -= expert_bytes[layer_of_lookup[last]]
                 waiting -= 1
                 discard(bits, words, groups, last)

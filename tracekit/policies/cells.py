@@ -4,7 +4,7 @@ In go batches, budgets and a function that replays one budget; out come cells. N
 policy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ def cells_of_kernel(
     per_lookup: bool,
     kernel: Callable[..., None],
     *inputs: Any,
+    state: Callable[[], Iterable[np.ndarray]] = tuple,
 ) -> list[Cell]:
     """Return a cell for each of `budgets`, in their order, filled by a kernel without counters.
 
@@ -55,14 +56,25 @@ def cells_of_kernel(
     batches, budgets, per_lookup
         As for `cells_of`.
     kernel : callable
-        Called as ``kernel(*inputs, budget, bypass, hits, resident, hit)``: a budget in bytes,
-        ``batches.bypass``, and the three arrays to fill.
+        Called as ``kernel(*inputs, *state(), budget, bypass, hits, resident, hit)``: a budget in
+        bytes, ``batches.bypass``, and the three arrays to fill.
     *inputs
         What the kernel reads, the same for every budget.
+    state : callable, optional
+        Returns new arrays that the kernel works with, as they are before the first batch. A kernel
+        may make them itself, which takes numba longer to compile.
     """
 
     def run(cell: Cell, hit: np.ndarray) -> Cell:
-        kernel(*inputs, cell.budget_bytes, batches.bypass, cell.hits, cell.resident_bytes, hit)
+        kernel(
+            *inputs,
+            *state(),
+            cell.budget_bytes,
+            batches.bypass,
+            cell.hits,
+            cell.resident_bytes,
+            hit,
+        )
         return cell
 
     return cells_of(batches, budgets, per_lookup, run)

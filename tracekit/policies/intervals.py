@@ -120,6 +120,8 @@ class Room:
             among,
             divisible,
             self.batches.bypass,
+            *empty_set(len(self.next_use)),
+            np.zeros(len(self.next_use) if divisible else 0, np.int64),
         )
         return int(kept), int(kept_bytes)
 
@@ -169,10 +171,12 @@ def _most_kept(
     among: np.ndarray,
     divisible: bool,
     bypass: bool,
+    bits: np.ndarray,
+    words: np.ndarray,
+    groups: np.ndarray,
+    gone: np.ndarray,
 ) -> tuple[np.int64, np.int64]:
     n_positions = next_use.size
-    bits, words, groups, place = empty_set(n_positions)
-    gone = np.zeros(n_positions if divisible else 0, np.int64)
     top = np.int64(0)  # no group after this one holds anything
     used = np.int64(0)
     kept = np.int64(0)
@@ -203,7 +207,7 @@ def _most_kept(
             while used > capacity[b]:
                 while groups[top] == 0:
                     top -= 1
-                last = largest(bits, words, groups, place, top)
+                last = largest(bits, words, groups, top)
                 size = sizes[layer_of_lookup[last]]
                 if divisible:
                     size -= gone[last]

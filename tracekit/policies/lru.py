@@ -30,8 +30,14 @@ class LRU(Policy):
             batches.keys,
             batches.batch_start,
             batches.key_bytes,
+            batches.key_bytes.max(),
             np.asarray(budgets, np.int64),
             batches.bypass,
+            np.full(batches.n_keys, -1, np.int32),
+            np.empty(batches.n_keys, np.int32),
+            np.zeros((len(batches.keys) >> 6) + 1, np.uint64),
+            np.zeros(len(budgets), np.int64),
+            np.zeros(len(budgets), np.int64),
             hits,
             resident,
             hit,
@@ -40,6 +46,10 @@ class LRU(Policy):
             Cell(int(budget), hits[c], resident[c], hit=hit[c] if per_lookup else None)
             for c, budget in enumerate(budgets)
         ]
+
+
+_BIT_POSITION = np.zeros(67, np.int64)
+_BIT_POSITION[[(1 << i) % 67 for i in range(64)]] = range(64)
 
 
 # The kernel notes for every lookup where its key was looked up before. After each batch the cache is
@@ -57,23 +67,19 @@ def _lru(
     keys: np.ndarray,
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
+    largest: np.int64,
     budgets: np.ndarray,
     bypass: bool,
+    last: np.ndarray,
+    previous: np.ndarray,
+    superseded: np.ndarray,
+    tails: np.ndarray,
+    used: np.ndarray,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
     one = np.uint64(1)
-    bit_position = np.zeros(67, np.int64)
-    for i in range(64):
-        bit_position[(one << np.uint64(i)) % np.uint64(67)] = i
-
-    largest = key_bytes.max()
-    last = np.full(key_bytes.size, -1, np.int32)
-    superseded = np.zeros((keys.size >> 6) + 1, np.uint64)
-    previous = np.empty(key_bytes.size, np.int32)
-    tails = np.zeros(budgets.size, np.int64)
-    used = np.zeros(budgets.size, np.int64)
     for b in range(batch_start.size - 1):
         start = batch_start[b]
         n = batch_start[b + 1] - start
@@ -106,7 +112,7 @@ def _lru(
                         w += 1
                         live = ~superseded[w]
                     lowest = live & (~live + one)
-                    position = (w << 6) + bit_position[lowest % np.uint64(67)]
+                    position = (w << 6) + _BIT_POSITION[lowest % np.uint64(67)]
                     if position >= start and not bypass:
                         break
                     live ^= lowest

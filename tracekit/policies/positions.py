@@ -3,32 +3,32 @@
 The set is a bitset of three levels: `words` has a bit for each word of `bits` that is not empty, and
 `groups` has one for each such word of `words`. Within a word high positions are low bits, so the
 lowest set bit is the largest position. Its remainder modulo 67, which differs for all 64 bits, tells
-which bit it is: `place` maps the one to the other.
+which bit it is.
 """
 
 import numpy as np
 
 from tracekit.kernels import inlined
 
+_ONE = np.uint64(1)
+_N_PLACES = np.uint64(67)
+_PLACE = np.zeros(67, np.int64)  # of the remainder of a lone bit
+_PLACE[[(1 << i) % 67 for i in range(64)]] = range(63, -1, -1)
 
-@inlined
-def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return `bits`, `words`, `groups` of an empty set of positions below `n_positions`, and `place`."""
-    place = np.zeros(67, np.int64)
-    for i in range(64):
-        place[(np.uint64(1) << np.uint64(i)) % np.uint64(67)] = 63 - i
+
+def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `bits`, `words`, `groups` of an empty set of positions below `n_positions`."""
     return (
         np.zeros((n_positions >> 6) + 1, np.uint64),
         np.zeros((n_positions >> 12) + 1, np.uint64),
         np.zeros((n_positions >> 18) + 1, np.uint64),
-        place,
     )
 
 
 @inlined
 def holds(bits: np.ndarray, position: int) -> np.uint64:
     """Return 1 if the set holds `position`, else 0."""
-    found: np.uint64 = (bits[position >> 6] >> np.uint64(63 - (position & 63))) & np.uint64(1)
+    found: np.uint64 = (bits[position >> 6] >> np.uint64(63 - (position & 63))) & _ONE
     return found
 
 
@@ -37,22 +37,20 @@ def add(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.in
     """Put `position` into the set."""
     w = position >> 6
     if bits[w] == 0:
-        words[w >> 6] |= np.uint64(1) << np.uint64(63 - (w & 63))
-        groups[w >> 12] |= np.uint64(1) << np.uint64(63 - ((w >> 6) & 63))
-    bits[w] |= np.uint64(1) << np.uint64(63 - (position & 63))
+        words[w >> 6] |= _ONE << np.uint64(63 - (w & 63))
+        groups[w >> 12] |= _ONE << np.uint64(63 - ((w >> 6) & 63))
+    bits[w] |= _ONE << np.uint64(63 - (position & 63))
 
 
 @inlined
-def largest(
-    bits: np.ndarray, words: np.ndarray, groups: np.ndarray, place: np.ndarray, top: np.int64
-) -> np.int64:
+def largest(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, top: np.int64) -> np.int64:
     """Return the largest position; `top` is the last group that is not empty."""
-    lowest = groups[top] & (~groups[top] + np.uint64(1))
-    g = (top << 6) + place[lowest % np.uint64(67)]
-    lowest = words[g] & (~words[g] + np.uint64(1))
-    w = (g << 6) + place[lowest % np.uint64(67)]
-    lowest = bits[w] & (~bits[w] + np.uint64(1))
-    position: np.int64 = (w << 6) + place[lowest % np.uint64(67)]
+    lowest = groups[top] & (~groups[top] + _ONE)
+    g = (top << 6) + _PLACE[lowest % _N_PLACES]
+    lowest = words[g] & (~words[g] + _ONE)
+    w = (g << 6) + _PLACE[lowest % _N_PLACES]
+    lowest = bits[w] & (~bits[w] + _ONE)
+    position: np.int64 = (w << 6) + _PLACE[lowest % _N_PLACES]
     return position
 
 
@@ -60,8 +58,8 @@ def largest(
 def discard(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.int64) -> None:
     """Take `position`, which the set holds, out of it."""
     w = position >> 6
-    bits[w] ^= np.uint64(1) << np.uint64(63 - (position & 63))
+    bits[w] ^= _ONE << np.uint64(63 - (position & 63))
     if bits[w] == 0:
-        words[w >> 6] ^= np.uint64(1) << np.uint64(63 - (w & 63))
+        words[w >> 6] ^= _ONE << np.uint64(63 - (w & 63))
         if words[w >> 6] == 0:
-            groups[w >> 12] ^= np.uint64(1) << np.uint64(63 - ((w >> 6) & 63))
+            groups[w >> 12] ^= _ONE << np.uint64(63 - ((w >> 6) & 63))

@@ -76,6 +76,8 @@ def build_batches(
         admit_rank,
         key_weights,
         batch_start,
+        np.zeros(n_expert, np.uint16),
+        np.full(n_expert, -1, np.int64),
     )
     n_lookups = batch_start[-1]
     return Batches(
@@ -108,7 +110,8 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 # Each batch is read twice. Forwards, an expert seen for the first time in it gets the next rank.
 # Backwards, the first sight of an expert is its last touch: it takes the last free place of the
-# batch. So both orders come out of two linear passes, without sorting.
+# batch. So both orders come out of two linear passes, without sorting. `seen_in` says of each expert
+# that it was seen in the forward pass of batch b (2 b), or in the backward one too (2 b + 1).
 @kernel
 def _fill(
     experts: np.ndarray,
@@ -122,9 +125,9 @@ def _fill(
     admit_rank: np.ndarray,
     key_weights: np.ndarray,
     batch_start: np.ndarray,
+    rank: np.ndarray,
+    seen_in: np.ndarray,
 ) -> None:
-    rank = np.zeros(n_expert, np.uint16)
-    seen_in = np.full(n_expert, -1, np.int64)  # 2 b after the forward, 2 b + 1 after the backward
     stop = np.int64(0)
     for b in range(batch_layer.size):
         start = stop

@@ -26,11 +26,10 @@ from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row, row_of
 from tracekit.replaying.threads import on_threads
 from tracekit.replaying.timed import against_lru, time_notes
-from tracekit.replaying.times import check_calibration, summary, time_of
+from tracekit.replaying.times import calibration_of, summary, time_of
 from tracekit.replaying.validate import recorded_residency
 from tracekit.replaying.warming import Warm
 from tracekit.timing import Fit
-from tracekit.timing import fit as fitted
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
 
@@ -132,7 +131,7 @@ def replay(
     ------
     UsageError
         A policy or parameter is unknown, a number is out of its range, there is nothing to validate
-        against, no policy goes by `pin_from`, or `skip` leaves nothing to count.
+        against, no policy goes by `pin_from`, `time` is no fit, or `skip` leaves nothing to count.
     TraceError
         The sizes of only some layers' experts are known, or `warm`, `pin_from` or the fit is of
         another model.
@@ -165,10 +164,9 @@ def replay(
             f"{what} cannot be said, since the trace does not say how many bytes an "
             "expert has; `tracekit import` takes --model PATH or --expert-mib M."
         )
-    calibration = fitted(trace) if time is True else time or None
-    if calibration is not None:
-        check_calibration(calibration, trace)
-        flash_mib_s = calibration.flash_mib_s if flash_mib_s is None else flash_mib_s
+    calibration = calibration_of(time, trace)
+    if flash_mib_s is None and calibration is not None and calibration.refusal is None:
+        flash_mib_s = calibration.flash_mib_s
     batches = replace(batches, in_slots=cache_slots is not None)
     batches, counted = without_first(trace, batches, skip)
     first = None if warm is None else Warm.of(verified(warm), trace, batches)
@@ -209,6 +207,8 @@ def replay(
         return rows
 
     _ = whole_run.next_use  # found once, before threads would each do it
+    if calibration is not None and calibration.refusal is None:
+        _ = calibration.draws
     by_run = _on_threads(rows_of, len(replayed), budgets, jobs, progress)
     rows = [
         row.under(bound, limit)

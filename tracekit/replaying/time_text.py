@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from tracekit.figures import NONE, counted, percent
+from tracekit.figures import NONE, counted, percent, printable
 from tracekit.replaying.rows import Row
 from tracekit.replaying.times import RowTime
 from tracekit.table import Column, Part, Table
@@ -41,6 +41,8 @@ def time_parts(
     fitted : mapping
         ``ReplayResult.config["time"]``.
     """
+    if fitted["refused"] is not None:
+        return ["time of a decoded token: no prediction, see the notes below"]
     times = [each.row.time for each in labelled if each.row.time is not None]
     columns: list[Column[T]] = [
         *leading,
@@ -54,7 +56,7 @@ def time_parts(
         _column("reading\n% of\ntoken ", _reading),
     ]
     if any(time.tok_s_above_lru is not None for time in times):
-        columns.append(_column("typical\nagainst\nLRU, % ", _gain))
+        columns.append(_column("typical\ntokens/s\nagainst\nLRU, % ", _gain))
     return [_head(fitted), Table(columns, labelled), "\n".join(_legend(times, fitted))]
 
 
@@ -74,16 +76,16 @@ def _head(fitted: Mapping[str, Any]) -> str:
             f"no cache and no policy can exceed {ceiling:.3g} tokens/s: what a token takes that reads "
             "nothing"
         )
-    of_token = f", {percent(share, 1)} % of its typical token" if share is not None else ""
+    of_token = f", {percent(share, 1)} % of the recorded typical token" if share is not None else ""
     lines.append(
         f"one point of hit rate is worth {fitted['point_of_hit_rate_ms']:.3g} ms{of_token}"
     )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _rate(ms: float | None) -> str:
     rate = per_second(ms)
-    return NONE if rate is None else f"{rate:.3g}"
+    return NONE if rate is None else f"{rate:#.3g}".removesuffix(".")
 
 
 def _ms(ms: float | None) -> str:

@@ -11,9 +11,10 @@ import numpy as np
 from tracekit.figures import MIB, Declared, Unit, columns_of
 from tracekit.policies.base import Batches, Cell, Limit, Policy
 from tracekit.replaying.reads import reads_of
-from tracekit.timing import Fit, Prediction
+from tracekit.timing import Fit, Prediction, fit
 from tracekit.timing.prediction import predict as predicted
-from tracekit.trace import Trace
+from tracekit.trace import Trace, UsageError
+from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, TraceError
 
 
@@ -97,6 +98,27 @@ class RowTime:
 
 
 TIME_COLUMNS = columns_of(RowTime)
+
+
+def calibration_of(time: bool | Fit, trace: Trace) -> Fit | None:
+    """Return the fit that a replay of `trace` goes by, None if no times are asked for.
+
+    Raises
+    ------
+    UsageError
+        `time` is neither True, False nor a fit.
+    TraceError, MissingDataError
+        As for `check_calibration`; or `trace` itself has no times.
+    """
+    if not isinstance(time, (bool, Fit)):
+        raise UsageError(
+            f"time takes True, or a fit from tracekit.timing.fit, not {shown(time)}; fit a trace first."
+        )
+    if time is False:
+        return None
+    found = fit(trace) if time is True else time
+    check_calibration(found, trace)
+    return found
 
 
 def check_calibration(fit: Fit, trace: Trace) -> None:
@@ -211,18 +233,23 @@ def _refused(sentences: tuple[str, ...]) -> dict[str, Any]:
 
 
 def summary(fit: Fit, trace: Trace) -> dict[str, Any]:
-    """Return what the fit says whatever is replayed, for ``config``."""
-    point = fit.point_ms(trace.token_cycle_bytes)
-    return {
+    """Return what the fit says whatever is replayed, for ``config``; no figure where it is refused."""
+    of_run = {
         "calibrated_on": fit.name,
         "tokens": len(fit.times.wall_ms),
+        "typical_ms": fit.typical_ms,
+        "facts": fit.facts.given(),
+        "refused": fit.refusal,
+    }
+    if fit.refusal is not None:
+        return of_run
+    point = fit.point_ms(trace.token_cycle_bytes)
+    return of_run | {
         "a_ms": fit.a_ms,
         "b_ms_per_mib": fit.b_ms_per_mib,
-        "typical_ms": fit.typical_ms,
         "ceiling_tok_s": fit.ceiling_tok_s,
         "point_of_hit_rate_ms": point,
         "point_of_hit_rate_share": point / fit.typical_ms if fit.typical_ms > 0 else None,
         "run_spread": fit.spread.sd_log,
         "runs": fit.spread.n_runs,
-        "facts": fit.facts.given(),
     }

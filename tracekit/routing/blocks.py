@@ -6,14 +6,17 @@ order they ran, in bounded memory. This module knows nothing of what is predicte
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracekit.routing.cut import cut_pass
-from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError, UsageError
 from tracekit.trace.passes import by_token
 from tracekit.trace.schema import DECODE
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
 
 ROUTING_COLUMNS = ("weights", "logits", "gate_input")
 STEP_COLUMNS = ("token", "embedding")
@@ -173,7 +176,7 @@ class Block:
 
 
 def decode_blocks(
-    trace: Trace, columns: Sequence[str] = (), tokens: int = BLOCK_TOKENS
+    trace: "Trace", columns: Sequence[str] = (), tokens: int = BLOCK_TOKENS
 ) -> Iterator[Block]:
     """Iterate over the decoded tokens of `trace`, in bounded memory.
 
@@ -268,7 +271,7 @@ def _previous_rows(passes: np.ndarray, kept: np.ndarray) -> np.ndarray:
 class _Steps:
     """Columns of ``steps.parquet`` for the decoded tokens of a trace, in their order."""
 
-    def __init__(self, trace: Trace, columns: Sequence[str]):
+    def __init__(self, trace: "Trace", columns: Sequence[str]):
         self._trace = trace
         self._columns = columns
         if columns:

@@ -4,13 +4,17 @@ In: a trace. Out: the number of that pass. A grid of tokens and layers has no pl
 predictor is not asked about it; a cache saw it as far as it goes.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
 
-def cut_pass(trace: Trace) -> int | None:
+
+def cut_pass(trace: "Trace") -> int | None:
     """Return the last pass, if it is a decode pass that lacks routings; None if it is whole."""
     if trace.complete or not trace.n_rows:
         return None
@@ -23,7 +27,7 @@ def cut_pass(trace: Trace) -> int | None:
     return None if len(layers) == n_tokens * len(trace.moe_layers) else last
 
 
-def whole_decode_rows(trace: Trace) -> np.ndarray:
+def whole_decode_rows(trace: "Trace") -> np.ndarray:
     """Return the rows of the decode routings without those of `cut_pass`, int64 [n]."""
     rows = trace.routing(["pass", "phase"])
     decode = rows["phase"] == DECODE

@@ -8,12 +8,15 @@ block, is in memory at a time. This module knows nothing of what is learned from
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracekit.routing.blocks import BLOCK_TOKENS, Block, decode_blocks
-from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, PREFILL
+
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ def passed_of(block: Block) -> Passed:
 
 
 def in_order(
-    trace: Trace, columns: Sequence[str] = (), block_tokens: int = BLOCK_TOKENS
+    trace: "Trace", columns: Sequence[str] = (), block_tokens: int = BLOCK_TOKENS
 ) -> Iterator[Passed | Block]:
     """Iterate over all tokens of `trace` in the order they ran.
 
@@ -78,13 +81,13 @@ def in_order(
         prompt = next(prompts, None)
 
 
-def _decode_passes(trace: Trace) -> np.ndarray:
+def _decode_passes(trace: "Trace") -> np.ndarray:
     """Return the number of each decode pass, ascending."""
     steps = trace.steps(["pass", "phase"])
     return np.unique(steps["pass"][steps["phase"] == DECODE])
 
 
-def _prompt_passes(trace: Trace) -> Iterator[tuple[int, Passed]]:
+def _prompt_passes(trace: "Trace") -> Iterator[tuple[int, Passed]]:
     """Iterate over the prompt passes; each with its number and the tokens of it that stayed."""
     steps = trace.steps(["pass", "step", "phase"])
     prompt = np.flatnonzero(steps["phase"] == PREFILL)

@@ -1,16 +1,19 @@
 """The routers of a model, as a trace carries them."""
 
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tracekit.routing.selection import SelectionRule
-from tracekit.trace import Trace
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
 
+if TYPE_CHECKING:
+    from tracekit.trace import Trace
 
-def rounded_routers(trace: Trace) -> dict[int, str]:
+
+def rounded_routers(trace: "Trace") -> dict[int, str]:
     """Return the type of each router that is not stored as F32, by the model's number of the layer.
 
     llama.cpp rounds the gate input for the product with such a matrix, torch the gate input and the
@@ -43,7 +46,7 @@ class Routers:
         Epsilon of the RMS norm before routing.
     """
 
-    def __init__(self, trace: Trace):
+    def __init__(self, trace: "Trace"):
         model = trace.facts.model
         self.layer_ids = trace.moe_layers
         self.n_layers = len(self.layer_ids)

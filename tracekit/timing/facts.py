@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from tracekit.figures import MIB
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.build import shown
@@ -74,12 +76,12 @@ def _checked(name: str, value: Any) -> Any:
             )
         return value
     if name == "lossy":
-        if value not in (0, 1):
+        if not isinstance(value, (bool, np.bool_, int, float)) or value not in (0, 1):
             raise UsageError(f"lossy takes True or False, not {shown(value)}.")
         return bool(value)
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise UsageError(f"{name} takes a number, not {shown(value)}.") from error
     if math.isnan(number):
         return None

@@ -7,11 +7,14 @@ import numpy as np
 
 TUNING = 1.345  # 95 % efficient where the noise is normal
 MAD_TO_SD = 1.4826  # of normal noise
-_MOST_ROUNDS = 100
 
 
 def huber_line(
-    x: np.ndarray, y: np.ndarray, tolerance: float = 1e-9
+    x: np.ndarray,
+    y: np.ndarray,
+    tolerance: float = 1e-9,
+    start: tuple[float, float] | None = None,
+    most_rounds: int = 100,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit y = a + b · x by iteratively reweighted least squares, many sets of points at once.
 
@@ -24,7 +27,10 @@ def huber_line(
     x, y : float64 [..., T]
         Sets of T points; x of a set must not be constant.
     tolerance : float
-        The rounds end when no fitted value moves by more than this share of the largest y.
+        The rounds end when no fitted value moves by more than this share of the median y.
+    start : (a, b), optional
+        Where the rounds begin; with the line of least squares by default.
+    most_rounds : int
 
     Returns
     -------
@@ -35,11 +41,13 @@ def huber_line(
     P. J. Huber, "Robust Estimation of a Location Parameter", Annals of Mathematical Statistics 35(1),
     1964; for lines, P. J. Huber, "Robust Regression", Annals of Statistics 1(5), 1973.
     """
-    weights = np.ones_like(y)
-    a, b = _weighted_line(x, y, weights)
-    enough = tolerance * max(float(np.abs(y).max()), 1e-300)
+    if start is None:
+        a, b = _weighted_line(x, y, np.ones_like(y))
+    else:
+        a, b = (np.full(y.shape[:-1], value) for value in start)
+    enough = tolerance * max(float(np.median(np.abs(y))), 1e-300)
     widest = np.abs(x).max(axis=-1)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(most_rounds):
         residuals = y - a[..., None] - b[..., None] * x
         centre = np.median(residuals, axis=-1, keepdims=True)
         scale = MAD_TO_SD * np.median(np.abs(residuals - centre), axis=-1, keepdims=True)

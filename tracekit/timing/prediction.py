@@ -1,28 +1,23 @@
 """What a fit says of a run with other bytes: its typical token, p95 and mean, and what it refuses.
 
-In: a `Fit`, and the bytes that each token would read. Out: a `Prediction`. Nothing here raises.
+In: a `Line`, and the bytes that each token would read. Out: a `Prediction`. Nothing here raises.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tracekit.figures import MIB
 from tracekit.timing import refusals
 from tracekit.timing.facts import RunFacts
+from tracekit.timing.line import Line
 from tracekit.timing.refusals import Loses, Refusal
-from tracekit.timing.spread import Z_95
-
-if TYPE_CHECKING:
-    from tracekit.timing.fit import Fit
+from tracekit.timing.spread import Z_95, evenly
 
 # Of the slowest tokens' weight in the mean, as a share of the typical token.
 MOST_EXCESS = 0.05
-_LEAST_R2 = 0.1
-# Points of each distribution whose sums are formed.
-_POINTS = 256
 
 
 @dataclass(frozen=True)
@@ -83,17 +78,17 @@ def per_second(ms: float | None) -> float | None:
 
 
 def predict(
-    fit: "Fit",
+    fit: Line,
     read_bytes: Any,
     after: RunFacts,
     unusable: Sequence[str] = (),
     hidden_ms: np.ndarray | None = None,
 ) -> Prediction:
-    """Predict a run; see `Fit.predict`.
+    """Predict a run; see `tracekit.timing.Fit.predict`.
 
     Parameters
     ----------
-    fit : Fit
+    fit : Line
     read_bytes : array_like [N]
     after : RunFacts
         Of the run that is predicted.
@@ -103,8 +98,9 @@ def predict(
         Of the time that each token's bytes take, what runs beside computing.
     """
     read_mib, fault = _bytes(read_bytes)
-    found = [Refusal(Loses.ALL, sentence) for sentence in (*unusable, *fault)]
-    found += _of_fit(fit) + refusals.of_facts(fit.facts, after)
+    of_fit = () if fit.refusal is None else (fit.refusal,)
+    found = [Refusal(Loses.ALL, sentence) for sentence in (*unusable, *fault, *of_fit)]
+    found += refusals.of_facts(fit.facts, after)
     notes = (*fit.notes, *refusals.unknown(fit.facts, after), refusals.UNSEEN)
     lost = {each.loses for each in found}
     if Loses.ALL in lost:
@@ -171,56 +167,34 @@ def _bytes(read_bytes: Any) -> tuple[np.ndarray, list[str]]:
     return read / MIB, []
 
 
-def _of_fit(fit: "Fit") -> list[Refusal]:
-    """Return why nothing can be said of any run."""
-    if not fit.b_ms_per_mib > 0:
-        return [
-            Refusal(
-                Loses.ALL,
-                f"In {fit.name} tokens that read more took no longer: what a byte costs cannot be told.",
-            )
-        ]
-    if fit.r2 < _LEAST_R2:
-        return [
-            Refusal(
-                Loses.ALL,
-                f"Bytes explain {100 * fit.r2:.0f} % of how the tokens of {fit.name} differ in time, "
-                "less than the 10 % that a prediction needs (its slowest 5 % left out).",
-            )
-        ]
-    return []
-
-
-def _outside(fit: "Fit", read_mib: np.ndarray) -> list[Refusal]:
+def _outside(fit: Line, read_mib: np.ndarray) -> list[Refusal]:
     mean = float(read_mib.mean())
-    low, high = np.quantile(fit.read_mib, [0.02, 0.98])
+    low, high = fit.usual_mib
     if low <= mean <= high:
         return []
+    more = "more" if mean > high else "less"
     return [
         Refusal(
             Loses.INTERVAL,
-            f"A token reads {mean:.4g} MiB on average, outside the {low:.4g} to {high:.4g} MiB of "
+            f"Tokens read {more} on average than the {low:.4g} to {high:.4g} MiB of most tokens of "
             f"{fit.name} (2nd to 98th percentile): the time is extrapolated, and has no interval.",
         )
     ]
 
 
-def _quantiles(fit: "Fit", reading_ms: np.ndarray) -> tuple[float, float]:
+def _quantiles(fit: Line, reading_ms: np.ndarray) -> tuple[float, float]:
     """Return the median and 95th percentile of every token's reading with every residual."""
-    sums = (fit.a_ms + _evenly(reading_ms)[:, None] + _evenly(fit.residuals)).ravel()
-    typical, p95 = np.quantile(sums, [0.5, 0.95])
+    sums = (fit.a_ms + evenly(reading_ms)[:, None] + fit.some_residuals).ravel()
+    # As numpy.quantile, which takes longer: between the two values that are nearest in rank.
+    ranks = np.array([0.5, 0.95]) * (len(sums) - 1)
+    below = ranks.astype(np.int64)
+    above = np.minimum(below + 1, len(sums) - 1)
+    sums.partition(np.unique([below, above]))
+    typical, p95 = sums[below] + (ranks - below) * (sums[above] - sums[below])
     return float(typical), float(p95)
 
 
-def _evenly(values: np.ndarray) -> np.ndarray:
-    """Return `values`, or so many of them in even steps of rank that all sums stay quick."""
-    if len(values) <= _POINTS:
-        return values
-    ranks = ((np.arange(_POINTS) + 0.5) * len(values) / _POINTS).astype(np.int64)
-    return np.asarray(np.sort(values)[ranks])
-
-
-def _interval(fit: "Fit", ms: float, read_mib: float) -> tuple[float, float]:
+def _interval(fit: Line, ms: float, read_mib: float) -> tuple[float, float]:
     """Return the 95 % interval around `ms`: another draw of tokens, and another run."""
     of_fit = fit.draws.sd_ms(read_mib) / ms
     width = float(np.exp(Z_95 * np.hypot(of_fit, fit.spread.sd_log)))

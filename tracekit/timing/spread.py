@@ -12,10 +12,14 @@ from tracekit.timing.huber import huber_line
 from tracekit.timing.times import Times
 
 Z_95 = 1.96
-DRAWS = 200
+DRAWS = 100
 BLOCK = 16  # tokens; neighbours are alike
-_MOST_DRAWN = 1024  # tokens of a draw
-_TOLERANCE = 1e-4
+_MOST_DRAWN = 256  # tokens of a draw
+_TOLERANCE = 1e-3
+_MOST_ROUNDS = 5  # they begin at the fit of all tokens, which is near
+
+# Points of each distribution whose sums are formed.
+_POINTS = 128
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,17 @@ class Draws:
         return float(of_draws.std(ddof=1)) * self.shrink
 
 
-def draws_of(times: Times, seed: int = 0) -> Draws:
+def draws_of(times: Times, line: tuple[float, float], seed: int = 0) -> Draws:
     """Draw stretches of 16 tokens with replacement, and fit each draw.
 
-    A long run is drawn 1024 tokens at a time; deviations shrink with the root of the tokens.
+    A long run is drawn 256 tokens at a time; deviations shrink with the root of the tokens.
+
+    Parameters
+    ----------
+    times : Times
+    line : (a, b)
+        The fit of all tokens.
+    seed : int
     """
     n = len(times.wall_ms)
     size = min(n, _MOST_DRAWN)
@@ -93,6 +104,14 @@ def draws_of(times: Times, seed: int = 0) -> Draws:
     x, y = times.read_mib[tokens], times.wall_ms[tokens]
     varies = x.std(axis=1) > 0  # a draw of equal bytes has no slope
     x, y = x[varies], y[varies]
-    a, b = huber_line(x, y, _TOLERANCE)
+    a, b = huber_line(x, y, _TOLERANCE, line, _MOST_ROUNDS)
     middle = np.median(y - a[:, None] - b[:, None] * x, axis=1)
     return Draws(a, b, middle, float(np.sqrt(size / n)))
+
+
+def evenly(values: np.ndarray) -> np.ndarray:
+    """Return `values`, or so many of them in even steps of rank that all sums stay quick."""
+    if len(values) <= _POINTS:
+        return values
+    ranks = ((np.arange(_POINTS) + 0.5) * len(values) / _POINTS).astype(np.int64)
+    return np.asarray(np.sort(values)[ranks])

@@ -1,6 +1,9 @@
 """The trace format: the files of a ``NAME.trace`` directory, their columns and codes."""
 
-import pyarrow as pa
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # pyarrow is imported when a file is read or written: the codes are for all
+    import pyarrow as pa
 
 SCHEMA_VERSION = 2
 
@@ -18,7 +21,7 @@ MAY_BE_ABSENT = ("weights", "residency", "dropped")
 
 def routing_schema(
     top_k: int, n_expert: int | None = None, n_embd: int | None = None, gate_dtype: str = "f32"
-) -> pa.Schema:
+) -> "pa.Schema":
     """Columns of ``routing.parquet``: one row per (pass, step, layer), in (pass, layer, step) order.
 
     Parameters
@@ -33,6 +36,8 @@ def routing_schema(
     gate_dtype : {"f32", "f16"}
         Element type of `gate_input`.
     """
+    import pyarrow as pa
+
     gate_type = {"f32": pa.float32(), "f16": pa.float16()}[gate_dtype]
     fields = [
         pa.field("turn", pa.int32(), nullable=False),
@@ -52,19 +57,21 @@ def routing_schema(
     return pa.schema(fields)
 
 
-def absent_types(top_k: int) -> dict[str, pa.DataType]:
+def absent_types(top_k: int) -> "dict[str, pa.DataType]":
     """Return the types of the columns that a file may lack."""
     schema = routing_schema(top_k)
     return {name: schema.field(name).type for name in MAY_BE_ABSENT}
 
 
-def steps_schema(n_embd: int | None = None) -> pa.Schema:
+def steps_schema(n_embd: int | None = None) -> "pa.Schema":
     """Columns of ``steps.parquet``: one row per (pass, step), in that order.
 
     `kept` is false of a step that did not stay: a drafted token that was rejected, a prompt that
     was cancelled. A pass of several steps has its totals (wall_ms … hits) on its last row; they are
     null on the others.
     """
+    import pyarrow as pa
+
     fields = [
         pa.field("turn", pa.int32(), nullable=False),
         pa.field("pass", pa.int32(), nullable=False),
@@ -85,8 +92,10 @@ def steps_schema(n_embd: int | None = None) -> pa.Schema:
     return pa.schema(fields)
 
 
-def layers_schema() -> pa.Schema:
+def layers_schema() -> "pa.Schema":
     """Columns of ``layers.parquet``: one row per layer, dense ones with null ``expert_bytes``."""
+    import pyarrow as pa
+
     return pa.schema(
         [
             pa.field("layer", pa.int16(), nullable=False),

@@ -5,7 +5,6 @@ In: arrays of a user, or a trace. Out: a `Fit`, which predicts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,109 +13,19 @@ from tracekit.figures import MIB
 from tracekit.routing.residency import sizes_are_known
 from tracekit.timing.facts import RunFacts, facts_of, facts_of_trace
 from tracekit.timing.huber import huber_line
+from tracekit.timing.line import Line
 from tracekit.timing.prediction import Prediction, predict
-from tracekit.timing.spread import Draws, RunSpread, draws_of, run_spread
-from tracekit.timing.times import ADVISED, Times, numbers, times_of, times_of_trace
+from tracekit.timing.spread import run_spread
+from tracekit.timing.times import Times, numbers, times_of, times_of_trace
 from tracekit.trace import Trace, UsageError
-from tracekit.trace.facts import ModelFacts
+from tracekit.trace.build import shown
 
-_SLOWEST = 0.95  # quantile up to which tokens count for R²
 _SAME_BYTES = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
-    """What the tokens of a run say about time; made by `fit`.
-
-    Attributes
-    ----------
-    times : Times
-    a_ms : float
-        The time of a token that reads nothing.
-    b_ms_per_mib : float
-        What each MiB adds.
-    residuals : float64 [T]
-        By how many milliseconds each token took longer than the line says.
-    facts : RunFacts
-    spread : RunSpread
-        Between runs of this configuration.
-    model : ModelFacts or None
-        Of the trace that it was fitted to.
-    expert_bytes : int64 [L] or None
-        Of its MoE layers, where the trace gives them.
-    """
-
-    times: Times
-    a_ms: float
-    b_ms_per_mib: float
-    residuals: np.ndarray
-    facts: RunFacts
-    spread: RunSpread
-    model: ModelFacts | None = None
-    expert_bytes: np.ndarray | None = None
-
-    @property
-    def name(self) -> str:
-        """What sentences call the run."""
-        return self.times.name
-
-    @property
-    def read_mib(self) -> np.ndarray:
-        """MiB that each token read, float64 [T]."""
-        return self.times.read_mib
-
-    @property
-    def typical_ms(self) -> float:
-        """The median token of the run itself."""
-        return float(np.median(self.times.wall_ms))
-
-    @property
-    def excess_ms(self) -> float:
-        """By how much the mean of the residuals is above their median."""
-        return float(self.residuals.mean() - np.median(self.residuals))
-
-    @property
-    def ceiling_tok_s(self) -> float | None:
-        """Tokens a second that no cache can exceed: none is read. None if a is not above 0."""
-        return 1000 / self.a_ms if self.a_ms > 0 else None
-
-    @property
-    def flash_mib_s(self) -> float | None:
-        """At which rate reading makes a token longer; None if b is not above 0."""
-        return 1000 / self.b_ms_per_mib if self.b_ms_per_mib > 0 else None
-
-    @cached_property
-    def r2(self) -> float:
-        """Which share of the variance of the times bytes explain; the slowest 5 % are left out."""
-        wall = self.times.wall_ms
-        kept = wall <= np.quantile(wall, _SLOWEST)
-        x, y = self.read_mib[kept], wall[kept]
-        if x.std() == 0 or y.std() == 0:
-            return 0.0
-        return float(np.corrcoef(x, y)[0, 1] ** 2)
-
-    @cached_property
-    def draws(self) -> Draws:
-        """Fits of drawn tokens."""
-        return draws_of(self.times)
-
-    @cached_property
-    def stall_ms_per_mib(self) -> float | None:
-        """What each MiB adds to the time that a token waits for reads; None if that is not known."""
-        if self.times.wait_ms is None:
-            return None
-        _, slope = huber_line(self.read_mib, self.times.wait_ms)
-        return max(0.0, float(slope))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of any prediction needs to know."""
-        n = len(self.times.wall_ms)
-        few = (
-            f"{self.name} has {n} decoded tokens; {ADVISED} or more are better: from 64, the cost of a "
-            "MiB was off by 4 % in the median, and by 17 % in one run of ten.",
-        )
-        return few if n < ADVISED else ()
+class Fit(Line):
+    """What the tokens of a run say about time, and about other runs; made by `fit`."""
 
     def predict(
         self,
@@ -275,6 +184,10 @@ def fit(
     if (trace is None) == (wall_ms is None and read_bytes is None):
         raise UsageError("fit takes either a trace, or wall_ms and read_bytes.")
     facts = facts_of(given)
+    if trace is not None and not isinstance(trace, Trace):
+        raise UsageError(
+            f"fit takes a Trace, or arrays by name, not {shown(trace)}; open it first."
+        )
     if trace is not None:
         times = times_of_trace(trace)
         facts = facts_of({**facts_of_trace(trace), **facts.given()})

@@ -1,0 +1,145 @@
+"""Advice: plain findings, every figure of which is found by the command that it names."""
+
+import csv
+import json
+import re
+import shlex
+
+import pytest
+from cli_helpers import run
+
+import tracekit
+from tracekit.advice.advise import advise
+from tracekit.datasets import resolve
+from tracekit.trace import synthesize
+from tracekit.trace.errors import MissingDataError, UsageError
+
+
+def records_of(command, folder):
+    """Run a command of a finding; return the records that it prints or writes."""
+    words = shlex.split(command)[1:]
+    if "-o" in words:
+        path = folder / "numbers.csv"
+        words[words.index("-o") + 1] = str(path)
+        assert run(*words, "--force").code == 0
+        with path.open(encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    done = run(*words, "--format", "json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)["results"]
+
+
+def check_every_number(advice, folder):
+    """Find each figure by its command; return how many there are."""
+    results = {}
+    numbers = [number for finding in advice.findings for number in finding.numbers]
+    for number in numbers:
+        if number.command not in results:
+            results[number.command] = records_of(number.command, folder)
+        found = [
+            record
+            for record in results[number.command]
+            if all(
+                record.get(name) == value or str(record.get(name)) == str(value)
+                for name, value in number.row.items()
+            )
+        ]
+        assert len(found) == 1, number
+        assert float(found[0][number.column]) == pytest.approx(number.value), number
+    return len(numbers)
+
+
+def check_texts(advice):
+    """The figures are in the sentences as they are written, and no other digits of a rate are."""
+    for finding in advice.findings:
+        for number in finding.numbers:
+            assert number.text in finding.sentence, number
+        rates = re.findall(r"[\d.]+ %", re.sub(r"\([^)]*\)|95 %", "", finding.sentence))
+        assert set(rates) <= {n.text for n in finding.numbers} | {
+            n.text.lstrip("+") for n in finding.numbers
+        }
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    path = resolve("bundled:tiny-moe-64e.trace")
+    return advise(tracekit.open_trace(path), where=str(path))
+
+
+def test_every_number_is_found_by_its_command(bundled, tmp_path):
+    assert check_every_number(bundled, tmp_path) > 30
+    check_texts(bundled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen", "gptoss"])
+def test_every_number_of_a_phone_too(phone_traces, tmp_path, name):
+    path = tmp_path / f"{name}.trace"
+    source = phone_traces / "traces" / f"{name}.route.csv"
+    metrics = phone_traces / "traces" / f"{name}.metrics"
+    assert run("import", source, "--metrics", metrics, "-o", path).code == 0
+    advice = advise(tracekit.open_trace(path), where=str(path))
+    assert check_every_number(advice, tmp_path) > 20
+    check_texts(advice)
+    timed = any("ms instead of" in finding.sentence for finding in advice.findings)
+    assert timed != any(sentence.startswith("Time: ") for sentence in advice.lacking)
+
+
+def test_it_reads_as_a_page(bundled):
+    text = bundled.to_text()
+    topics = ["Policy", "Cache size", "Reading ahead", "Retention", "What would say more"]
+    lines = text.split("\n")
+    assert [line for line in lines if line in topics] == topics
+    assert "build follow" in text
+    assert "\n    tracekit replay " in text
+    prose = [line for line in lines[2:] if not line.startswith("    tracekit")]
+    assert max(map(len, prose)) <= 100
+
+
+def test_the_command_prints_text_and_json():
+    done = run("advise", "bundled:tiny-moe-64e.trace", "--cache-mib", "1")
+    assert done.code == 0
+    assert "cache 1 MiB of 9.56 MiB" in done.out
+    document = json.loads(run("advise", "bundled:tiny-moe-64e.trace", "--format", "json").out)
+    assert document["schema"] == "tracekit.advise/1"
+    assert document["findings"][0]["topic"] == "policy"
+    assert document["findings"][0]["numbers"][0]["column"] == "hit_rate_decode"
+
+
+def test_where_nothing_beats_lru_it_says_keep_lru():
+    """With a cache for almost everything, policies hardly differ."""
+    trace = synthesize(2, 4, 2, 40, n_turns=2, prefill=4, expert_bytes=1 << 20)
+    advice = advise(trace, cache_bytes=7 << 20)
+    assert advice.findings[0].sentence.startswith("Keep LRU: at 7 MiB")
+    assert "no other policy is shown to hit more" in advice.findings[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("trace", "given", "error", "sentence"),
+    [
+        (
+            synthesize(2, 4, 1, 30),
+            {"cache_bytes": 1 << 40},
+            UsageError,
+            "holds all experts or none",
+        ),
+        (synthesize(2, 4, 1, 30), {"cache_bytes": 0}, UsageError, "holds all experts or none"),
+    ],
+)
+def test_what_cannot_be_advised_is_refused(trace, given, error, sentence):
+    with pytest.raises(error, match=sentence):
+        advise(trace, **given)
+
+
+def test_without_sizes_it_says_what_to_give(tmp_path):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    experts = rng.permuted(np.tile(np.arange(8), (40, 2, 1)), axis=2)[:, :, :2]
+    with pytest.raises(MissingDataError, match="takes --model PATH or --expert-mib M"):
+        advise(tracekit.from_arrays(experts, n_expert=8, prompt_lengths=[8]))
+
+
+def test_a_model_of_one_layer_has_nothing_to_read_ahead():
+    advice = advise(synthesize(1, 16, 2, 80, n_turns=2, prefill=4))
+    assert {finding.topic for finding in advice.findings} <= {"policy", "cache size"}

@@ -1,0 +1,95 @@
+"""What a command imports and compiles: only what it needs, since that is most of a short one's time."""
+
+import subprocess
+import sys
+
+import numba
+import pytest
+from cli_helpers import run, run_process, write_csv
+
+BUNDLED = "bundled:tiny-moe-64e.trace"
+# numba is for what replays or scores, pandas for frames, matplotlib for pictures.
+LATE = ("numba", "llvmlite", "pandas", "matplotlib", "pyarrow.dataset", "pyarrow.compute", "scipy")
+RUN = f"""
+import sys
+sys.argv = ["tracekit", *sys.argv[1:]]
+from tracekit.cli import main
+try:
+    main()
+finally:
+    print("loaded:", *(name for name in {LATE!r} if name in sys.modules))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One trace in several formats."""
+    made = tmp_path_factory.mktemp("start")
+    for name in ("x.csv", "x.npz", "x.parquet"):
+        assert run("export", BUNDLED, "-o", str(made / name)).code == 0
+    assert run("import", str(made / "x.csv"), "-o", str(made / "x.trace")).code == 0
+    return made
+
+
+def loaded_by(folder, command: str) -> list[str]:
+    """Run a command in `folder`, as a process; return which of `LATE` it has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *command.split()], capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1].split()[1:]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "--help",
+        "formats",
+        "policies",
+        "policies follow",
+        "policies lru x.trace",
+        "policies recall",
+        "info x.trace",
+        "info x.csv",
+        f"info {BUNDLED}",
+        "import x.csv -o csv.trace",
+        "import x.npz -o npz.trace",
+        "export x.trace -o again.csv",
+        "export x.trace -o again.npz",
+        "export x.trace -o again.parquet",
+        "export x.trace -o again.oracleGeneral.bin",
+    ],
+)
+def test_a_command_that_replays_nothing_imports_no_numba(folder, command):
+    assert loaded_by(folder, command) == []
+
+
+def test_a_format_imports_what_it_reads_with(folder):
+    assert loaded_by(folder, "import x.parquet -o parquet.trace") == ["pyarrow.compute"]
+
+
+def test_a_replay_imports_no_frames_and_no_pictures(folder):
+    loaded = loaded_by(folder, "replay x.csv --policy lru,belady,bound")
+    assert not {"pandas", "matplotlib", "pyarrow.dataset", "scipy.linalg"} & {*loaded}
+
+
+@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.parametrize(("policy", "kernel"), [("lru", "_lru"), ("s3-fifo", "_s3_fifo")])
+def test_only_what_a_replay_runs_is_compiled(tmp_path, monkeypatch, policy, kernel):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    given = write_csv(tmp_path / "x.csv")
+    assert run_process("replay", given, "--policy", policy, "--cache-mib", "4").code == 0
+    compiled = {file.name.split("-")[0] for file in (tmp_path / "cache").rglob("*.nbc")}
+    of_the_bound = {"_next_use", "_most_kept"}
+    assert {name.rpartition(".")[2] for name in compiled} - of_the_bound == {"_fill", kernel}
+
+
+def test_machine_code_from_disk_waits_for_no_compiler(folder):
+    """What numba needs to compile takes longer to load than a small replay runs."""
+    words = "replay x.csv --policy lru,belady,bound"
+    loaded_by(folder, words)
+    code = RUN.replace("print(", "print('compiler:', 'numba.np.linalg' in sys.modules); print(")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], capture_output=True, text=True, cwd=folder
+    )
+    assert "compiler: False" in done.stdout

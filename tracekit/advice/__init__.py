@@ -1,0 +1,1 @@
+"""What should be built for this model on this device? Findings, each with its evidence."""
