@@ -16,7 +16,7 @@ from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceFacts
 from tracekit.trace.columns import from_numpy
 from tracekit.trace.schema import layers_schema, routing_schema
 
-EXAMPLES = int(os.environ.get("TRACEKIT_EXAMPLES", "30"))  # drawn runs for each test
+EXAMPLES = int(os.environ.get("TRACEKIT_EXAMPLES", "15"))  # drawn runs for each test
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tracekit.advice.advise import advise
 from tracekit.datasets import resolve
 from tracekit.trace import synthesize
 from tracekit.trace.errors import MissingDataError, UsageError
+from tracekit.trace.writer import write_trace
 
 
 def records_of(command, folder):
@@ -96,11 +97,12 @@ def test_it_reads_as_a_page(bundled):
     assert max(map(len, prose)) <= 100
 
 
-def test_the_command_prints_text_and_json():
-    done = run("advise", "bundled:tiny-moe-64e.trace", "--cache-mib", "1")
+def test_the_command_prints_text_and_json(tmp_path):
+    write_trace(synthesize(3, 8, 2, 60, n_turns=2, expert_bytes=1 << 20), tmp_path / "x.trace")
+    done = run("advise", tmp_path / "x.trace", "--cache-mib", "6")
     assert done.code == 0
-    assert "cache 1 MiB of 9.56 MiB" in done.out
-    document = json.loads(run("advise", "bundled:tiny-moe-64e.trace", "--format", "json").out)
+    assert "cache 6 MiB of 24 MiB" in done.out
+    document = json.loads(run("advise", tmp_path / "x.trace", "--format", "json").out)
     assert document["schema"] == "tracekit.advise/1"
     assert document["findings"][0]["topic"] == "policy"
     assert document["findings"][0]["numbers"][0]["column"] == "hit_rate_decode"

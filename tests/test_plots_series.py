@@ -90,7 +90,7 @@ def test_all_that_is_built_in_can_be_told_apart_in_one_plot(registry):
     looks = series_styles([cls.name for cls in registry])
     assert len({(v["color"], v["linestyle"], v["marker"]) for v in looks.values()}) == len(looks)
     of_default = series_styles([cls.name for cls in default_predictors()])
-    assert len({look["color"] for name, look in of_default.items() if name != "ctrl"}) == 9
+    assert len({look["color"] for name, look in of_default.items() if name != "ctrl"}) == 10
 
 
 @pytest.mark.parametrize(

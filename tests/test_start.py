@@ -73,6 +73,7 @@ def test_a_replay_imports_no_frames_and_no_pictures(folder):
     assert not {"pandas", "matplotlib", "pyarrow.dataset", "scipy.linalg"} & {*loaded}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 @pytest.mark.parametrize(("policy", "kernel"), [("lru", "_lru"), ("s3-fifo", "_s3_fifo")])
 def test_only_what_a_replay_runs_is_compiled(tmp_path, monkeypatch, policy, kernel):

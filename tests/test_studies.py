@@ -16,6 +16,8 @@ from tracekit.studies.spec import Claim
 from tracekit.trace import TracekitError, UsageError, synthesize, write_trace
 
 REPLAYS = Path(__file__).parents[1] / "replays"
+# Studies that take seconds are rerun behind the slow marker.
+LONG = ("recall", "bypass", "predictors-bundled")
 SHIPPED = sorted(REPLAYS.glob("*.toml"))
 
 STUDY = """
@@ -282,7 +284,11 @@ def test_a_shipped_study_claims_something_and_has_its_result(path):
         assert trace.source or trace.file.startswith("bundled:")
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path for path in SHIPPED],
+    ids=lambda path: path.stem,
+)
 def test_a_shipped_study_comes_out_as_committed(path, request):
     study = read_study(path)
     folder = None

@@ -43,6 +43,7 @@ _KNOWN: Mapping[str, Look] = {
     "lfu": {"color": ORANGE, "linestyle": "--", "marker": "s"},
     "layer-lru": {"color": GREEN, "linestyle": "-.", "marker": "^"},
     "layer-lfu": {"color": BROWN, "linestyle": ":", "marker": "v"},
+    "follow": {"color": VERMILION, "linestyle": "-", "marker": "D"},
     "ring": {"color": INDIGO, "linestyle": "-", "marker": "h"},
     "random": {"color": PURPLE, "linestyle": ":", "marker": "x"},
     "retention": {"color": SKY, "linestyle": "--", "marker": "D"},
