@@ -67,7 +67,16 @@ def bundled():
     return advise(tracekit.open_trace(path), where=str(path))
 
 
-def test_every_number_is_found_by_its_command(bundled, tmp_path):
+def test_every_number_is_found_by_its_command(tmp_path):
+    path = tmp_path / "small.trace"
+    write_trace(synthesize(4, 16, 2, 120, n_turns=3, prefill=4, expert_bytes=1 << 20), path)
+    advice = advise(tracekit.open_trace(path), where=str(path))
+    assert check_every_number(advice, tmp_path) > 15
+    check_texts(advice)
+
+
+@pytest.mark.slow
+def test_every_number_of_the_bundled_trace_too(bundled, tmp_path):
     assert check_every_number(bundled, tmp_path) > 30
     check_texts(bundled)
 
@@ -86,6 +95,7 @@ def test_every_number_of_a_phone_too(phone_traces, tmp_path, name):
     assert timed != any(sentence.startswith("Time: ") for sentence in advice.lacking)
 
 
+@pytest.mark.slow
 def test_it_reads_as_a_page(bundled):
     text = bundled.to_text()
     topics = ["Policy", "Cache size", "Reading ahead", "Retention", "What would say more"]

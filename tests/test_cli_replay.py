@@ -290,8 +290,14 @@ def test_a_fault_in_a_users_class_is_explained(small, tmp_path, cls, code, sente
     done = run_process(*arguments, cwd=tmp_path)
     assert (done.code, done.err.count("\n")) == (code, 1)
     assert sentence.format(file=file) in done.err
-    debug = run_process(*arguments, cwd=tmp_path, env={**os.environ, "TRACEKIT_DEBUG": "1"})
-    assert "Traceback" in debug.err
+
+
+def test_a_fault_in_a_users_class_is_traced_if_asked_for(small, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    debug = {**os.environ, "TRACEKIT_DEBUG": "1"}
+    for cls in ("Raises", "Odd"):
+        arguments = ("replay", small, "--cache-mib", "0", "--policy", f"own:{cls}")
+        assert "Traceback" in run_process(*arguments, cwd=tmp_path, env=debug).err
 
 
 def test_a_module_that_does_not_load(small, tmp_path):

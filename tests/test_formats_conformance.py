@@ -341,9 +341,10 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TEXT)
 @pytest.mark.parametrize("content", HOSTILE)
-@pytest.mark.parametrize("everywhere", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("everywhere", [False, True])
 def test_hostile_text_in_a_sample_is_read_or_refused(name, content, everywhere, write):
     sample, rng = SAMPLES[name].files, random.Random(content)
     lines = [m.end() for m in re.finditer(rb"\n", sample)]
@@ -375,6 +376,7 @@ def test_a_sample_that_goes_on_as_something_else_is_never_read_as_complete(
     assert not_one_sentence(refused) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TEXT)
 @pytest.mark.parametrize("number", [b"9" * 5000, b"1e999", b"-1", b"nan", b"9" * 20, b""])
 def test_a_number_of_another_size_is_read_or_refused(name, number, write):

@@ -37,7 +37,7 @@ def recorded():
     return Trace.open(datasets.path("tiny-moe-64e.trace"))
 
 
-@pytest.fixture(params=["small", "deep"])
+@pytest.fixture(params=["small", pytest.param("deep", marks=pytest.mark.slow)])
 def trace(request):
     return request.getfixturevalue(request.param)
 

@@ -41,7 +41,8 @@ def without_router(layers: set[int], with_gate_input: bool) -> Trace:
 
 @pytest.mark.parametrize("with_gate_input", [True, False])
 def test_they_are_unscored_and_the_others_are_scored(with_gate_input: bool) -> None:
-    result = predict(without_router({0, 1}, with_gate_input), horizons=[1, 2])
+    names = [*ROUTED, "ctrl", "prev-token"]
+    result = predict(without_router({0, 1}, with_gate_input), names, horizons=[1, 2])
     for record in result.records:
         if record["predictor"] not in ROUTED:
             continue

@@ -17,7 +17,7 @@ from tracekit.trace import TracekitError, UsageError, synthesize, write_trace
 
 REPLAYS = Path(__file__).parents[1] / "replays"
 # Studies that take seconds are rerun behind the slow marker.
-LONG = ("recall", "bypass", "predictors-bundled")
+LONG = ("recall", "bypass", "predictors-bundled", "accuracy", "speculation", "predictors")
 SHIPPED = sorted(REPLAYS.glob("*.toml"))
 
 STUDY = """
