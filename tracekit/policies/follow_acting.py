@@ -107,6 +107,7 @@ def _follow_acting(
     least_bits = least.view(np.int32)
     scaled = np.empty(n_layers, np.float32)
     touched = np.full(n_keys, -1, np.int64)
+    colder = -1  # a read ahead is colder than all that was touched, and than earlier ones
     n_rows = 1
     used = demand = useful_bytes = reads = useful = late = skipped = evicted = promoted = 0
     for b in range(batch_layer.size):
@@ -210,6 +211,8 @@ def _follow_acting(
                     evicted += count
                 here[key] = True
                 read_after[key] = b
+                touched[key] = colder
+                colder -= 1
                 used += size
                 fixed += size
                 bytes_read += size
