@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tracekit import analysis, plots
+from tracekit import analysis, from_arrays, plots
 from tracekit.analysis.closure import demand_policies
 from tracekit.policies import PlainPolicy, load_policy
 from tracekit.replaying import replay
@@ -131,3 +131,13 @@ def test_what_keeps_more_than_its_budget_has_no_closure():
     assert rows.loc["ring", [*figures, "mean_closure"]].notna().all(axis=None)
     assert rows.index[-1][0] == "layer-lru"
     plots.plot_closure(found)
+
+
+def test_without_sizes_budgets_are_shares_of_the_experts():
+    rng = np.random.default_rng(0)
+    chosen = rng.permuted(np.tile(np.arange(8), (60, 2, 1)), axis=2)[:, :, :2]
+    rows = analysis.closures(from_arrays(chosen, n_expert=8), ["ring"], cache_fraction=[0.25, 0.5])
+    assert rows[["cache_bytes", "cache_mib", "read_bytes_decode"]].isna().all(axis=None)
+    ax = plots.plot_closure(rows)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["25 %", "50 %", "mean"]
+    assert "of all experts" in ax.get_xlabel()

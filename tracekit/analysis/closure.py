@@ -36,13 +36,16 @@ class Closure:
     state_bytes: Annotated[
         int, Declared(Unit.BYTES, "what it keeps in memory besides the list of residents")
     ]
-    cache_bytes: Annotated[int, Declared(Unit.BYTES, "the cache budget")]
-    cache_mib: Annotated[float, Declared(Unit.MIB, "the cache budget")]
+    cache_bytes: Annotated[
+        int | None,
+        Declared(Unit.BYTES, "the cache budget; null where sizes of experts are not known"),
+    ]
+    cache_mib: Annotated[float | None, Declared(Unit.MIB, "the cache budget")]
     cache_fraction: Annotated[float, Declared(Unit.FRACTION, "the budget, of the expert bank")]
     hit_rate_decode: Annotated[
         float, Declared(Unit.FRACTION, "hits of the lookups of decoded tokens")
     ]
-    read_bytes_decode: Annotated[int, Declared(Unit.BYTES, "bytes read for decoded tokens")]
+    read_bytes_decode: Annotated[int | None, Declared(Unit.BYTES, "bytes read for decoded tokens")]
     closure: Annotated[
         float | None,
         Declared(Unit.FRACTION, "its hits over those of LRU, of Belady's over those of LRU"),
@@ -164,11 +167,15 @@ def _rows(
             params=asdict(policy.params),
             requires=policy.requires,
             state_bytes=sum(array.size_bytes for array in state),
-            cache_bytes=cell.budget_bytes,
-            cache_mib=cell.budget_bytes / MIB,
+            cache_bytes=cell.budget_bytes if batches.sized else None,
+            cache_mib=cell.budget_bytes / MIB if batches.sized else None,
             cache_fraction=cell.budget_bytes / batches.bank_bytes,
             hit_rate_decode=float(hits[:, c].sum() / lookups.sum()),
-            read_bytes_decode=int(reads_of(batches, cell).read_bytes[runs.decode].sum()),
+            read_bytes_decode=(
+                int(reads_of(batches, cell).read_bytes[runs.decode].sum())
+                if batches.sized
+                else None
+            ),
             closure=float(closure[c]),
             closure_low=float(low[c]),
             closure_high=float(high[c]),

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from tracekit.analysis.closure import closures, demand_policies
-from tracekit.figures import settings
+from tracekit.figures import known, settings
 from tracekit.plots.kinds import Choices, register
 from tracekit.plots.style import as_plain_text, axes_or_new, shortened
 from tracekit.trace import Trace, UsageError
@@ -71,11 +71,12 @@ def plot_closure(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     edges: list[tuple[str, int, int]] = []
     for name, rows in blocks:
         first = len(columns)
-        for budget, of_budget in rows.groupby("cache_mib"):
+        for fraction, of_budget in rows.groupby("cache_fraction"):
             cells = of_budget.set_index("label")["closure"].reindex(order.index)
             columns.append(cells.to_numpy(float))
             texts.append([_percent(value) for value in cells])
-            ticks.append(f"{budget:,.4g}")
+            budget = of_budget["cache_mib"].iloc[0]
+            ticks.append(f"{budget:,.4g}" if known(budget) else f"{100 * fraction:.3g} %")
         means = rows.drop_duplicates("label").set_index("label").reindex(order.index)
         columns.append(means["mean_closure"].to_numpy(float))
         texts.append(
@@ -119,7 +120,8 @@ def plot_closure(data: pd.DataFrame, *, ax: Axes | None = None, **style: Any) ->
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     ax.set_ylabel("policy")
-    ax.set_xlabel("cache budget (MiB); below the mean its 95 % interval")
+    unit = "MiB" if data["cache_mib"].notna().any() else "of all experts"
+    ax.set_xlabel(f"cache budget ({unit}); below the mean its 95 % interval")
     title = "Share of the way from LRU (0 %) to Belady (100 %) in decode hits"
     ax.set_title(title, loc="left", fontsize="medium", pad=22 if edges[0][0] else 6)
     as_plain_text(ax)

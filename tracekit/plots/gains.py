@@ -13,9 +13,11 @@ from tracekit.plots.series import policy_series
 from tracekit.plots.style import BLACK, axes_or_new, budget_axis, error_bars, finish
 from tracekit.policies import Retention
 from tracekit.predictors import PREDICTORS
+from tracekit.routing.residency import sizes_are_known
 from tracekit.routing.routers import Routers
 from tracekit.scoring.usable import why_unusable
 from tracekit.trace import Trace
+from tracekit.trace.errors import MissingDataError
 
 FALLBACK = "prev-token"  # a predictor that every trace can run
 _DODGE = 0.008  # of the axis
@@ -27,6 +29,11 @@ def _gains(trace: Trace, choices: Choices) -> pd.DataFrame:
     Where the predictor of retention cannot run on the trace, retention acts on `FALLBACK`, and a
     note says so.
     """
+    if not sizes_are_known(trace):
+        raise MissingDataError(
+            "This plot has cache sizes in MiB on its axis, and the trace does not say how many bytes an "
+            "expert has; `tracekit import` takes --model PATH or --expert-mib M."
+        )
     notes = []
     if choices.policies is None and "retention.predictor" not in choices.params:
         predictor = PREDICTORS.find(Retention.Params().predictor)
