@@ -67,6 +67,7 @@ def bundled():
     return advise(tracekit.open_trace(path), where=str(path))
 
 
+@pytest.mark.slow
 def test_every_number_is_found_by_its_command(tmp_path):
     path = tmp_path / "small.trace"
     write_trace(synthesize(4, 16, 2, 120, n_turns=3, prefill=4, expert_bytes=1 << 20), path)

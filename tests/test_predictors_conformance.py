@@ -66,7 +66,15 @@ SUBJECTS = [
     [*CHECKS, pytest.param(checks.blocks_of_one_token_change_nothing, marks=pytest.mark.slow)],
     ids=lambda check: check.__name__,
 )
-@pytest.mark.parametrize("subject", SUBJECTS, ids=str)
+@pytest.mark.parametrize(
+    "subject",
+    [
+        *SUBJECTS[: len(list(PREDICTORS))],
+        *(pytest.param(s, marks=pytest.mark.slow) for s in SUBJECTS[len(list(PREDICTORS)) : -1]),
+        SUBJECTS[-1],
+    ],
+    ids=str,
+)
 def test_predictor(subject, check):
     if check is checks.looks_only_back and subject.cls.knows_answer:
         with pytest.raises(AssertionError):

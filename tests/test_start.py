@@ -85,6 +85,7 @@ def test_only_what_a_replay_runs_is_compiled(tmp_path, monkeypatch, policy, kern
     assert {name.rpartition(".")[2] for name in compiled} - of_the_bound == {"_fill", kernel}
 
 
+@pytest.mark.slow
 def test_machine_code_from_disk_waits_for_no_compiler(folder):
     """What numba needs to compile takes longer to load than a small replay runs."""
     words = "replay x.csv --policy lru,belady,bound"
