@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -16,6 +14,8 @@ def test_there_are_notebooks():
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_kept_as_it_ran(path):
+    import nbformat  # every process collects this file, and this takes seconds
+
     assert path.stat().st_size < 500_000
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
@@ -32,6 +32,9 @@ def test_a_notebook_is_kept_as_it_ran(path):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(path):
+    import nbformat
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(path, as_version=4)
     # The kernel starts in the checkout, so it imports what stands there.
     where = {"metadata": {"path": str(ROOT)}}

@@ -391,7 +391,9 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
 
 
 @pytest.mark.parametrize("name", ["predict", "replay"])
-@pytest.mark.parametrize("owner", ["chosen", "chosen_ids:Chosen"])
+@pytest.mark.parametrize(
+    "owner", [pytest.param("chosen", marks=pytest.mark.slow), "chosen_ids:Chosen"]
+)
 def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, owner):
     (recorded.parent / "chosen_ids.py").write_text(
         dedent("""

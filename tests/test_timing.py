@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
 from timed_runs import A_MS, B_MS, wall
 
 from tracekit.figures import MIB
@@ -43,6 +42,8 @@ def test_the_line_solves_hubers_equations(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_line_is_that_of_a_library_at_the_same_scale(seed):
+    from scipy.optimize import least_squares  # slow to import
+
     rng = np.random.default_rng(seed)
     x = rng.exponential(50, 150)
     y = 30 + 0.7 * x + rng.standard_t(2, 150) * 5

@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from cli_helpers import run as command
-from scipy.stats import ttest_ind
 
 import tracekit
 from tracekit import plots
@@ -46,6 +45,8 @@ def test_few_tries_show_the_same():
 
 
 def test_the_interval_is_that_of_a_t_test_between_runs():
+    from scipy.stats import ttest_ind  # slow to import
+
     is_b = np.tile(ABBA, 2)
     effect = effect_of(drawn_runs(np.random.default_rng(0), is_b, 0.1), is_b)
     test = ttest_ind(effect.by_run[is_b], effect.by_run[~is_b]).confidence_interval(0.95)

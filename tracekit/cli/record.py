@@ -3,7 +3,6 @@
 Options go in; the engine records; what it recorded and the next command to type go to stderr.
 """
 
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +11,14 @@ import typer
 
 from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
 from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption, number, whole
+from tracekit.cli.record_text import next_command, rates, summary
 from tracekit.cli.record_transformers import (
     BACKENDS,
     check_backend,
     note_what_is_left,
     record_folder,
 )
-from tracekit.figures import MIB, counted, exact_mib, percent
+from tracekit.figures import MIB
 from tracekit.trace.build import shown, spelt
 from tracekit.trace.errors import UsageError
 
@@ -260,10 +260,10 @@ def record(
     progress.clear()
     if printer:
         printer.end()
-    console.note(_summary(recording.path, recording.progress, recording.ended))
+    console.note(summary(recording.path, recording.progress, recording.ended))
     if recording.agreement is not None and not recording.agreement.holds:
         console.warn(recording.agreement.sentence(str(recording.path)))
-    console.note(_next_command(recording.path, recording.cache_bytes))
+    console.note(next_command(recording.path, recording.cache_bytes))
     if recording.ended == "interrupted":
         raise typer.Exit(INTERRUPTED)
 
@@ -383,32 +383,7 @@ class _Progress:
         self.has_begun = True
         label = f"turn {progress.turn + 1}/{progress.turns}"
         done, total = progress.decoded_in_turn, progress.n_decode
-        self._line.draw(label, done, total, _rates(progress))
+        self._line.draw(label, done, total, rates(progress))
 
     def clear(self) -> None:
         self._line.clear()
-
-
-def _rates(progress: "Progress") -> str:
-    text = ""
-    if progress.tokens_per_second is not None:
-        text += f", {progress.tokens_per_second:.1f} tokens/s"
-    if progress.hit_rate is not None:
-        text += f", hit rate {percent(progress.hit_rate, 1)} % (cumulative)"
-    if progress.totals is not None:
-        text += f", {progress.totals.read_bytes / MIB:,.1f} MiB read"
-    return text
-
-
-def _summary(path: Path, progress: "Progress", ended: str) -> str:
-    return (
-        f"Recorded {counted(progress.turn + 1, 'turn')} to {path}: {progress.prefilled} prompt and "
-        f"{progress.decoded} decoded tokens{_rates(progress)}; ended: {ended}."
-    )
-
-
-def _next_command(path: Path, cache_bytes: int | None) -> str:
-    command = ["tracekit", "replay", str(path)]
-    if cache_bytes is not None:
-        command += ["--policy", "lru", "--cache-mib", exact_mib(cache_bytes), "--validate"]
-    return shlex.join(command)
