@@ -200,6 +200,7 @@ def _rest(descriptor: int) -> bytes:
     return rest
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_sweep(tmp_path):
     big = write_csv(tmp_path / "big.csv", csv_lines(decode=3000))
     seeds = ",".join(map(str, range(5000)))

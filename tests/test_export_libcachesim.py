@@ -130,6 +130,7 @@ def test_without_sizes_an_object_has_size_1(tmp_path):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["bin", "bin.zst"])
 @pytest.mark.parametrize("sizes", [1000, [1000, 1500, 700, 1200]], ids=["equal", "unequal"])
 def test_with_one_expert_a_batch_libcachesim_misses_the_same(sizes, ending, tmp_path):

@@ -111,6 +111,7 @@ def test_a_folder_that_was_removed_holds_no_module(tmp_path, monkeypatch):
     assert "No module named 'no_such_module'" in done.err
 
 
+@pytest.mark.slow
 def test_numba_takes_no_configuration_from_the_current_folder(folder):
     (folder / "yaml.py").unlink()
     cache = folder / "chosen"

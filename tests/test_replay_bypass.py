@@ -203,6 +203,7 @@ def test_a_report_replays_the_same_admission(small, bypass):
     assert f"{100 * record['hit_rate_decode']:.1f}" in page
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_it(small, tmp_path):
     write_trace(small, tmp_path / "small.trace")
     path = str(tmp_path / "small.trace")

@@ -86,6 +86,7 @@ def test_sizes_of_only_some_layers_are_no_sizes(made):
         tracekit.replay(trace, ["lru"], cache_fraction=0.5)
 
 
+@pytest.mark.slow
 def test_the_rest_runs(made, tmp_path):
     path = tmp_path / "run.npz"
     path.write_bytes(runs.as_npz(made))

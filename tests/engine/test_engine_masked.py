@@ -39,7 +39,7 @@ def biased(
 
 @pytest.mark.parametrize(
     "arch",
-    [pytest.param(a, marks=[] if a == "deepseek2" else [pytest.mark.slow]) for a in BIASES],
+    [pytest.param(a, marks=pytest.mark.slow) for a in BIASES],
 )
 def test_a_masked_expert_is_never_selected(arch: str, tmp_path: Path) -> None:
     # Of deepseek2's groups of two, one whole group: a group without its two best is never taken.
