@@ -275,11 +275,17 @@ class Acting(Raises):
         ("Raises", 1, "victim() in {file}, line 8, raised KeyError: 'nothing'; TRACEKIT_DEBUG=1"),
         ("Guess", 1, "scores() in {file}, line 13, raised ZeroDivisionError: division by zero;"),
         ("Odd", 2, "own:Odd cannot be made of its Params alone"),
-        ("Lacking", 2, "'own:Lacking' lacks victim, which every policy has; write it."),
-        (
+        pytest.param(
+            "Lacking",
+            2,
+            "'own:Lacking' lacks victim, which every policy has; write it.",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "Acting",
             2,
             "'acting' needs a predictor, so its Params need fields predictor and horizon",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -121,7 +121,14 @@ def test_a_closed_stdin(model: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "2>/dev/full", "2> >(true)"])
+@pytest.mark.parametrize(
+    "streams",
+    [
+        ">&- 2>&-",
+        "2>/dev/full",
+        *(pytest.param(s, marks=pytest.mark.slow) for s in (">&-", "2>&-", "2> >(true)")),
+    ],
+)
 def test_closed_and_full_streams(model: Path, tmp_path: Path, streams: str) -> None:
     out = tmp_path / "run.trace"
     command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", "3", "-v"]
