@@ -253,8 +253,8 @@ def long_case():
     rng = np.random.default_rng(0)
     popular = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.04])
     passes = [(0, False, 0, {layer: [(0, 1), (4, 5)] for layer in (1, 2)})]
-    for step in range(2, 602):
-        popular = np.roll(popular, step % 150 == 0)
+    for step in range(2, 1202):
+        popular = np.roll(popular, step % 300 == 0)
         drawn = {
             layer: [tuple(rng.choice(6, 2, replace=False, p=popular).tolist())] for layer in (1, 2)
         }

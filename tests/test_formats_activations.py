@@ -117,7 +117,7 @@ def test_a_weight_may_lack(compact: bool) -> None:
         text_of([GOOD]).replace("0.5", '"0.5"'),
         text_of([GOOD]).replace("layer", "la\\u0079er"),
         text_of([GOOD]).replace("token_idx", "layer"),
-        text_of([GOOD | {"more": []}]),  # type: ignore[dict-item]
+        text_of([GOOD | {"more": []}]),
     ],
 )
 def test_other_forms_are_left_to_others(text: str) -> None:

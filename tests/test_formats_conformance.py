@@ -164,14 +164,15 @@ def may_be_whole(trace: Trace, whole: Trace) -> bool:
 
 
 @pytest.mark.parametrize("name", OF_ONE_FILE)
-def test_a_cut_file_is_refused_or_read_as_far_as_it_goes(name, write):
+@pytest.mark.parametrize("n_cuts", [15, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_cut_file_is_refused_or_read_as_far_as_it_goes(name, n_cuts, write):
     sample, options = SAMPLES[name].files, SAMPLES[name].options
     whole = opened(name, write(sample))
     first_pass = np.count_nonzero(whole.routing(["pass"])["pass"] == 0)
     n_warned = n_refused = 0
     line_ends = [found.end() for found in re.finditer(rb"\n", sample.rstrip())]
     sizes = {
-        *np.linspace(1, len(sample) - 1, 15).astype(int),
+        *np.linspace(1, len(sample) - 1, n_cuts).astype(int),
         *range(len(sample) - 20, len(sample)),
         *line_ends[-10:],
     }

@@ -3,6 +3,8 @@
 import importlib
 import inspect
 import pkgutil
+import sys
+from pathlib import Path
 
 import numpy as np
 import predict_checks as checks
@@ -17,7 +19,6 @@ from tracekit.predictors import (
     LayerTable,
     LearnedPredictor,
     PassByPassPredictor,
-    PlainOnlinePredictor,
     Predictor,
     PrevToken,
     Recall,
@@ -33,23 +34,9 @@ from tracekit.routing.passed import passed_of
 from tracekit.scoring.ranks import name_best
 from tracekit.trace.errors import TracekitError
 
-
-class MostSoFar(PlainOnlinePredictor):
-    """What the layer selected most so far: an online predictor as a user writes it."""
-
-    name = "most-so-far"
-    summary = "what the layer has selected most so far"
-
-    def start(self):
-        self.counts = np.zeros((self.routers.n_layers, self.routers.n_expert))
-
-    def guess(self, token, layer):
-        return self.counts[layer]
-
-    def learn(self, experts):
-        for layer, selected in enumerate(experts):
-            self.counts[layer, selected[selected >= 0]] += 1
-
+# The online predictor that the page about one's own shows.
+sys.path.append(str(Path(__file__).parent / "examples"))
+from again import Again
 
 SUBJECTS = [
     *map(Subject, PREDICTORS),
@@ -57,7 +44,7 @@ SUBJECTS = [
     Subject(PREDICTORS.find("oracle"), (("accuracy", 0.5),)),
     Subject(Recall, (("history", 9),)),
     Subject(Recall, horizons=(TOKEN,)),
-    Subject(MostSoFar),
+    Subject(Again),
 ]
 
 
@@ -290,7 +277,7 @@ class LearnsNothing(LearnedPredictor, StaleGate):
         pass
 
 
-class ReadsItsOwnRouting(MostSoFar):
+class ReadsItsOwnRouting(Again):
     """It is asked about a token and looks at the answer."""
 
     def guess(self, token, layer):

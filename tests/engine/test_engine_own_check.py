@@ -73,7 +73,9 @@ def test_a_counter_that_is_wrong_is_a_fault_too(
     assert "in the counts of 13 of 13 passes (" in run("record", model, *STREAMED, "-o", out).err
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(s, marks=pytest.mark.slow) for s in range(6, 12))]
+)
 def test_it_finds_what_the_replay_finds(seed: int, tmp_path: Path) -> None:
     """Two programs that share no code count the same lookups, hits and differences."""
     path = tmp_path / "run.csv"

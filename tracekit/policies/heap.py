@@ -112,6 +112,38 @@ def pop(heap: Heap, size: Whole) -> None:
 
 
 @inlined
+def look_up(
+    keys: np.ndarray,
+    start: Whole,
+    stop: Whole,
+    key_bytes: np.ndarray,
+    is_resident: np.ndarray,
+    hit: np.ndarray,
+    missed: np.ndarray,
+) -> tuple[Whole, Whole, Whole]:
+    """Look up ``keys[start:stop]``: note which hit, make the others resident and write them to `missed`.
+
+    Returns
+    -------
+    tuple
+        How many hit, how many are in `missed`, and the bytes of those.
+    """
+    n_hits, n_missed, read = np.int64(0), np.int64(0), np.int64(0)
+    for p in range(start, stop):
+        key = keys[p]
+        if hit.size:
+            hit[p] = is_resident[key]
+        if is_resident[key]:
+            n_hits += 1
+        else:
+            is_resident[key] = True
+            read += key_bytes[key]
+            missed[n_missed] = key
+            n_missed += 1
+    return n_hits, n_missed, read
+
+
+@inlined
 def evict(
     heap: Heap,
     size: Whole,
@@ -149,3 +181,39 @@ def evict(
             n_gone += 1
             left -= key_bytes[key]
     return size, n_spared, n_gone
+
+
+@inlined
+def make_room(
+    heap: Heap,
+    size: Whole,
+    key_bytes: np.ndarray,
+    excess: Whole,
+    spared_from: Whole,
+    is_resident: np.ndarray,
+    waiting: np.ndarray,
+    n_waiting: Whole,
+    gone: np.ndarray,
+) -> tuple[Whole, Whole, Whole]:
+    """Evict as `evict` does where `excess` is above 0, and put what waits into the heap.
+
+    The first `n_waiting` of `waiting` are resident and not in the heap: what the batch missed. They
+    come into it before the eviction if no lookup is spared from it, and else after it.
+
+    Returns
+    -------
+    tuple
+        The size of the heap, how many keys were written to `gone`, and their bytes.
+    """
+    n_gone, freed = np.int64(0), np.int64(0)
+    if n_waiting and heap.last[waiting[0]] < spared_from:
+        size = push_all(heap, size, waiting, n_waiting)
+        n_waiting = np.int64(0)
+    if excess > 0:
+        size, n_waiting, n_gone = evict(
+            heap, size, key_bytes, excess, spared_from, waiting, n_waiting, gone
+        )
+        for key in gone[:n_gone]:
+            is_resident[key] = False
+            freed += key_bytes[key]
+    return push_all(heap, size, waiting, n_waiting), n_gone, freed

@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.heap import empty_heap, evict, push_all
+from tracekit.policies.heap import empty_heap, look_up, make_room
 
 
 @dataclass(frozen=True)
@@ -95,38 +95,22 @@ def _lfu_da(
     age = 0.0
     used = np.int64(0)
     for b in range(batch_start.size - 1):
-        start = batch_start[b]
-        n_hits = np.int64(0)
-        n_waiting = np.int64(0)
-        for p in range(start, batch_start[b + 1]):
+        start, stop = batch_start[b], batch_start[b + 1]
+        for p in range(start, stop):
             key = keys[p]
             touches[key] += 1
             heap.worth[key] = touches[key] + age
             heap.last[key] = p
-            if hit.size:
-                hit[p] = is_resident[key]
-            if is_resident[key]:
-                n_hits += 1
-            else:
-                is_resident[key] = True
-                used += key_bytes[key]
-                waiting[n_waiting] = key
-                n_waiting += 1
-
-        if bypass:
-            size = push_all(heap, size, waiting, n_waiting)
-            n_waiting = np.int64(0)
-        if used > budget:
-            spared_from = keys.size if bypass else start
-            size, n_waiting, n_gone = evict(
-                heap, size, key_bytes, used - budget, spared_from, waiting, n_waiting, gone
-            )
-            for key in gone[:n_gone]:
-                is_resident[key] = False
-                used -= key_bytes[key]
-                age = max(age, heap.worth[key])
-                if forgets:
-                    touches[key] = 0
-        size = push_all(heap, size, waiting, n_waiting)
+        n_hits, n_waiting, read = look_up(keys, start, stop, key_bytes, is_resident, hit, waiting)
+        used += read
+        spared_from = keys.size if bypass else start
+        size, n_gone, freed = make_room(
+            heap, size, key_bytes, used - budget, spared_from, is_resident, waiting, n_waiting, gone
+        )
+        used -= freed
+        for key in gone[:n_gone]:
+            age = max(age, heap.worth[key])
+            if forgets:
+                touches[key] = 0
         hits[b] = n_hits
         resident[b] = used

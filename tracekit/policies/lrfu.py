@@ -8,7 +8,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
 from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.heap import empty_heap, evict, push_all, sink
+from tracekit.policies.heap import empty_heap, look_up, make_room, sink
 
 _LEAST_HALF_LIFE = 0.01  # a batch must not outgrow a float
 _EXPONENTS = 500  # of 2: when the worths have grown so far, all of them are scaled down
@@ -47,9 +47,8 @@ class LRFU(Policy):
     many batches as there are MoE layers, so λ is 1 / (half_life × layers). A batch uses each of its
     experts once, however many of its tokens selected it.
 
-    The paper defines the sum over all past uses, and its program keeps it only while a block is
-    resident. Here it survives eviction, as in `lfu`, unless ``forgets`` is set. An expert that has
-    just come back is then worth so little that it goes before its layer runs again.
+    The sum survives eviction, as the count of `lfu` does, unless ``forgets`` is set. An expert that
+    has just come back is then worth so little that it goes before its layer runs again.
 
     Sizes count nothing. With ``--bypass`` an expert that was just used competes with what it is
     then worth.
@@ -115,7 +114,7 @@ def _lrfu(
     n_scaled = np.int64(0)
     used = np.int64(0)
     for b in range(batch_start.size - 1):
-        start = batch_start[b]
+        start, stop = batch_start[b], batch_start[b + 1]
         exponent = b * halvings_a_batch - n_scaled * _EXPONENTS
         if exponent >= _EXPONENTS:
             n_scaled += 1
@@ -127,35 +126,18 @@ def _lrfu(
                 sink(heap, size, place, heap.keys[place], heap.known[place], heap.since[place])
         counts = 2.0**exponent
 
-        n_hits = np.int64(0)
-        n_waiting = np.int64(0)
-        for p in range(start, batch_start[b + 1]):
-            key = keys[p]
-            if hit.size:
-                hit[p] = is_resident[key]
-            heap.worth[key] += counts
-            heap.last[key] = p
-            if is_resident[key]:
-                n_hits += 1
-            else:
-                is_resident[key] = True
-                used += key_bytes[key]
-                waiting[n_waiting] = key
-                n_waiting += 1
-
-        if bypass:
-            size = push_all(heap, size, waiting, n_waiting)
-            n_waiting = np.int64(0)
-        if used > budget:
-            spared_from = keys.size if bypass else start
-            size, n_waiting, n_gone = evict(
-                heap, size, key_bytes, used - budget, spared_from, waiting, n_waiting, gone
-            )
+        for p in range(start, stop):
+            heap.worth[keys[p]] += counts
+            heap.last[keys[p]] = p
+        n_hits, n_waiting, read = look_up(keys, start, stop, key_bytes, is_resident, hit, waiting)
+        used += read
+        spared_from = keys.size if bypass else start
+        size, n_gone, freed = make_room(
+            heap, size, key_bytes, used - budget, spared_from, is_resident, waiting, n_waiting, gone
+        )
+        used -= freed
+        if forgets:
             for key in gone[:n_gone]:
-                is_resident[key] = False
-                used -= key_bytes[key]
-                if forgets:
-                    heap.worth[key] = 0
-        size = push_all(heap, size, waiting, n_waiting)
+                heap.worth[key] = 0
         hits[b] = n_hits
         resident[b] = used
