@@ -156,3 +156,38 @@ def test_without_sizes_it_says_what_to_give(tmp_path):
 def test_a_model_of_one_layer_has_nothing_to_read_ahead():
     advice = advise(synthesize(1, 16, 2, 80, n_turns=2, prefill=4))
     assert {finding.topic for finding in advice.findings} <= {"policy", "cache size"}
+
+
+def test_the_times_of_another_recording_are_in_the_commands(phone_traces, tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    source = phone_traces / "traces" / "qwen.route.csv"
+    metrics = phone_traces / "traces" / "qwen.metrics"
+    timed = folder / "timed.trace"
+    assert run("import", source, "--metrics", metrics, "-o", timed).code == 0
+    advice = advise(
+        tracekit.open_trace(source), where=str(source), calibrate=tracekit.open_trace(timed)
+    )
+    (command,) = (c for c in advice.findings[0].commands if " replay " in c)
+    assert f"--calibrate '{timed}'" in command
+    numbers = [n for n in advice.findings[0].numbers if n.column == "typical_ms"]
+    records = records_of(command, tmp_path)
+    for number in numbers:
+        (found,) = (r for r in records if r["policy"] == number.row["policy"])
+        assert found["typical_ms"] == pytest.approx(number.value)
+    assert len(numbers) == 2
+
+
+def test_what_is_no_memory_and_no_recording_with_times_is_refused():
+    trace = synthesize(2, 4, 1, 30)
+    with pytest.raises(UsageError, match="ram_mib takes a number"):
+        advise(trace, ram_mib=-5)
+    with pytest.raises(MissingDataError, match="has no wall_ms"):
+        advise(trace, calibrate=synthesize(2, 4, 1, 30, seed=1))
+
+
+@pytest.mark.slow
+def test_a_number_and_its_unit_stay_on_one_line(bundled):
+    assert not any(
+        line.lstrip().startswith(("% ", "MiB ", "ms ")) for line in bundled.to_text().split("\n")
+    )

@@ -160,6 +160,9 @@ def test_what_cannot_be_compared_is_refused(routed, recordings):
     other = synthesize(3, 8, 2, 80, prefill=5, expert_bytes=1 << 20, seed=1)
     with pytest.raises(TraceError, match=r"x routes otherwise than a1.trace in turn 0, step 0"):
         tracekit.compare([a, recording(other, times, "x", tokens=np.arange(80))])
+    larger = synthesize(3, 16, 2, 80, prefill=5, expert_bytes=1 << 20)
+    with pytest.raises(TraceError, match=r"x is of another model than a1\.trace"):
+        tracekit.compare([a, recording(larger, times, "x", tokens=np.arange(80))])
     short = synthesize(3, 8, 2, 12, prefill=5, expert_bytes=1 << 20)
     runs = [recording(short, np.linspace(1, 2 + r, 12), f"{r}") for r in range(2)]
     with pytest.raises(UsageError, match="of which the first 16 do not count"):

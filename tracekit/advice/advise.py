@@ -1,5 +1,6 @@
 """`advise`: what to build for a model on a device, in plain findings with their evidence."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import fill, indent
@@ -12,8 +13,10 @@ from tracekit.advice.policy import of_policy
 from tracekit.advice.subject import Subject, rate, round_size
 from tracekit.analysis.budget import default_budget
 from tracekit.figures import counted, in_mib
+from tracekit.replaying.times import check_calibration
 from tracekit.routing.turns import DecodedTurns
 from tracekit.timing import Fit, fit
+from tracekit.timing.facts import facts_of
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
 
@@ -75,7 +78,10 @@ class Advice:
 
 
 def _paragraph(sentence: str) -> str:
-    return fill(sentence, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    """Wrap a sentence; a number and its unit stay on one line."""
+    kept = re.sub(r"(?<=\d) (?=%|MiB|ms)", "\N{NO-BREAK SPACE}", sentence)
+    text = fill(kept, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def advise(
@@ -105,8 +111,10 @@ def advise(
     MissingDataError
         The sizes of experts are not known, or no token was decoded.
     UsageError
-        The cache size is not below the size of all experts.
+        The cache size is not below the size of all experts, or `ram_mib` is no size; or the times of
+        `calibrate` cannot be fitted.
     """
+    facts_of({"ram_mib": ram_mib})  # refuses what is no size
     if not (trace.layer_columns["expert_bytes"] >= 0).any():
         raise MissingDataError(
             f"{trace.name} does not say how many bytes an expert has, so nothing can be said about "
@@ -122,7 +130,8 @@ def advise(
             "name a size between."
         )
     fitted, lacking = _times(trace, calibrate, ram_mib)
-    subject = Subject(trace, where or trace.name, budget, fitted, ram_mib)
+    calibrated_on = None if calibrate is None else calibrate.name
+    subject = Subject(trace, where or trace.name, budget, fitted, ram_mib, calibrated_on)
     choice = of_policy(subject)
     findings = [
         choice.finding,
@@ -136,8 +145,12 @@ def _times(
     trace: Trace, calibrate: Trace | None, ram_mib: float | None
 ) -> tuple[Fit | None, list[str]]:
     """Return what the recorded times say, or why they say nothing."""
+    if calibrate is not None:  # asked for: a fault in it is one of the request
+        fitted = fit(calibrate, ram_mib=ram_mib)
+        check_calibration(fitted, trace)
+        return (fitted, []) if fitted.refusal is None else (None, [f"Time: {fitted.refusal}"])
     try:
-        fitted = fit(calibrate or trace, ram_mib=ram_mib)
+        fitted = fit(trace, ram_mib=ram_mib)
     except (MissingDataError, UsageError) as error:
         return None, [f"Time: {error}"]
     if fitted.refusal is not None:

@@ -119,8 +119,8 @@ def _of_oracle(subject: Subject, alone: Row, perfect: Row, command: str) -> Find
     most = counted(int(perfect.params["spec_max"]), "expert")
     return Finding(
         "reading ahead",
-        f"A predictor without a mistake would bring {text}, with {most} read ahead a layer: so much is in "
-        "a better predictor, and no more.",
+        f"With a predictor that makes no mistake the same policy hits {text}; it reads at most {most} "
+        "ahead for a layer.",
         [number(text, perfect, "hit_rate_decode", command)],
     )
 

@@ -68,8 +68,8 @@ def _of_computing(policy: str, rows: list[Row], command: str) -> list[Finding]:
                 Finding(
                     "cache size",
                     f"From {in_mib(row.budget)} on a token is bound by computing: with {policy} it spends "
-                    f"{text} of its time on reading, so a larger cache or a better policy gains nothing "
-                    "that can be felt.",
+                    f"{text} of its time on reading, and a larger cache or a better policy can save no "
+                    "more than that.",
                     [_of_time(text, row, "reading_share", command)],
                 )
             ]

@@ -89,10 +89,7 @@ def _interval(gain: Gain) -> str:
 
 
 def _of_gain(subject: Subject, gain: Gain) -> list[Number]:
-    plain = Subject(subject.trace, subject.where, subject.budget)
-    words = plain.replay([gain.policy], [subject.budget]).split(" ")
-    words[1:2] = ["plot", "gains"]
-    command = " ".join([*words, "-o", "gains.csv"])
+    command = subject.plot_gains(gain.policy)
     row: dict[str, Any] = {"policy": gain.policy, "cache_bytes": gain.cache_bytes}
     figures = {"gain": gain.gain, "ci95_low": gain.ci95_low, "ci95_high": gain.ci95_high}
     return [

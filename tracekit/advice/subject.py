@@ -27,6 +27,8 @@ class Subject:
         What its times say; None: they say nothing, or there are none.
     ram_mib : float or None
         Memory of the device.
+    calibrated_on : str or None
+        What a command calls the recording whose times are taken, if that is another one.
     """
 
     trace: Trace
@@ -34,6 +36,7 @@ class Subject:
     budget: int
     fit: Fit | None = None
     ram_mib: float | None = None
+    calibrated_on: str | None = None
 
     def replay(
         self,
@@ -48,9 +51,16 @@ class Subject:
             words += ["--param", f"{name}={','.join(map(str, values))}"]
         if self.fit is not None:
             words.append("--time")
+            if self.calibrated_on is not None:
+                words += ["--calibrate", self.calibrated_on]
             if self.ram_mib is not None:
                 words += ["--ram-mib", f"{self.ram_mib:.10g}"]
         return shlex.join(words)
+
+    def plot_gains(self, policy: str) -> str:
+        """Return the command that writes what `policy` gains over LRU at the budget."""
+        words = ["tracekit", "plot", "gains", self.where, "--policy", policy]
+        return shlex.join([*words, "--cache-mib", exact_mib(self.budget), "-o", "gains.csv"])
 
 
 def rate(fraction: float | None, digits: int = 1) -> str:

@@ -261,6 +261,11 @@ def _slope(
 
 def _check_same(first: Trace, other: Trace) -> None:
     """Refuse runs that did not decode the same tokens in the same way."""
+    ours, theirs = first.facts.model, other.facts.model
+    if any(getattr(ours, n) != getattr(theirs, n) for n in ("n_layer", "n_expert", "top_k")):
+        raise TraceError(
+            f"{other.name} is of another model than {first.name}; compare recordings of one model."
+        )
     columns = ["turn", "step", "phase"]
     both = first.has_steps("token") and other.has_steps("token")
     a, b = (trace.steps([*columns, "token"] if both else columns) for trace in (first, other))
