@@ -48,7 +48,7 @@ class Closure:
     read_bytes_decode: Annotated[int | None, Declared(Unit.BYTES, "bytes read for decoded tokens")]
     closure: Annotated[
         float | None,
-        Declared(Unit.FRACTION, "its hits over those of LRU, of Belady's over those of LRU"),
+        Declared(Unit.FRACTION, "(its hits − those of LRU) / (hits of Belady − those of LRU)"),
     ]
     closure_low: Annotated[
         float | None, Declared(Unit.FRACTION, "low end of the closure's 95 % interval")

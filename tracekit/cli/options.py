@@ -107,7 +107,7 @@ TrainOption = Annotated[
         "--train",
         metavar="TRACE",
         parser=resolve,
-        help="Learn on this trace of the same model. Default: on the turns of TRACE that are not the one in hand.",
+        help="Learn on this trace of the same model. Default: on the other turns of TRACE.",
         autocompletion=completion.traces,
     ),
 ]

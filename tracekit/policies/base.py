@@ -80,7 +80,7 @@ class StateArray:
     ----------
     name : str
     shape : str
-        In words: of what there is one number each.
+        How many numbers it holds, by L layers, E experts and k: ``L × E``.
     size_bytes : int
     means : str
         What it holds.
