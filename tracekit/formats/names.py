@@ -115,3 +115,8 @@ def named(columns: Collection[str]) -> Named:
                 found[name] = by_lower[alias]
                 break
     return Named(found)
+
+
+def slot_order(names: Named) -> str:
+    """Return what is known of the order of the slots: a column of slots ranks them."""
+    return "ranked" if "slot" in names else "unknown"
