@@ -10,7 +10,7 @@ import pytest
 from drawn_run import Drawn, large_run, small_run
 from layouts import LAYOUTS, Layout
 
-from tracekit.formats import ImportOptions, import_any, open_any
+from tracekit.formats import ImportOptions, import_any, megatron, open_any
 from tracekit.trace import Trace
 
 PLACES = {"turn": "turn", "pass": "passes", "phase": "phase", "step": "step"}
@@ -60,6 +60,21 @@ def test_a_layout_holds_what_was_drawn(name: str, small: Drawn, tmp_path: Path):
     given = layout.write(small, tmp_path)
     trace = open_any(given, options=ImportOptions(**layout.options(small)))
     check(trace, layout.view(small), layout)
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name.startswith("megatron,")])
+@pytest.mark.parametrize("most_bytes", [1, 150, 1000])
+def test_a_prompt_that_is_too_large_at_once_is_the_same(
+    name: str, most_bytes: int, small: Drawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(megatron, "_MOST_BYTES", most_bytes)
+    layout = LAYOUTS[name]
+    (folder := tmp_path / "run").mkdir()
+    given = layout.write(small, folder)
+    options = ImportOptions(**layout.options(small))
+    import_any(given, tmp_path / "x.trace", options)
+    for trace in (Trace.open(tmp_path / "x.trace"), open_any(given, options=options)):
+        check(trace, layout.view(small), layout)
 
 
 @pytest.mark.slow

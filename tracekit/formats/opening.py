@@ -51,7 +51,7 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
         trace = Trace.open(paths[0], validate)
         if options == NOTHING_SAID:
             return trace
-        from tracekit.formats.source import sized
+        from tracekit.formats.sized import sized
 
         return sized(trace, options)
     given = Given.of(paths)
