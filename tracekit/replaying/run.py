@@ -58,7 +58,7 @@ def replay(
     train: Trace | None = None,
     skip: int = 0,
     warm: Trace | None = None,
-    pin_from: ExpertCounts | str | Path | None = None,
+    pin_from: ExpertCounts | Trace | str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -116,9 +116,9 @@ def replay(
         A trace of the same model that is replayed first, under the same policy and budget, and
         counts in no figure: it fills the cache. A policy that acts on a prediction does so there
         too.
-    pin_from : ExpertCounts, str or Path, optional
-        How often each expert was used, or a file that says so: policies such as `pin` go by these
-        counts and not by what they would learn.
+    pin_from : ExpertCounts, Trace, str or Path, optional
+        How often each expert was used, another trace of the same model, or a file of either: policies
+        such as `pin` go by these counts and not by what they would learn.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -131,7 +131,8 @@ def replay(
     ------
     UsageError
         A policy or parameter is unknown, a number is out of its range, there is nothing to validate
-        against, no policy goes by `pin_from`, `time` is no fit, or `skip` leaves nothing to count.
+        against, no policy goes by `pin_from` or it holds the routings of `trace`, `time` is no fit, or
+        `skip` leaves nothing to count.
     TraceError
         The sizes of only some layers' experts are known, or `warm`, `pin_from` or the fit is of
         another model.
