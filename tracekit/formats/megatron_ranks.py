@@ -49,8 +49,10 @@ class Step:
         """Yield parts that take about `most_bytes` each; of passes, only prompts are cut."""
         records = self.records
         size = np.bincount(self.number, records.n_tokens * self._row_bytes(), len(self.tokens))
+        is_large = (size > most_bytes) & (self.tokens > 1)
         group = (np.cumsum(size) // most_bytes).astype(np.int64)
-        first = np.flatnonzero(np.append(True, np.diff(group) != 0))
+        begins = np.append(True, (np.diff(group) != 0) | is_large[1:] | is_large[:-1])
+        first = np.flatnonzero(begins)
         for start, stop in zip(first, [*first[1:], len(self.tokens)], strict=True):
             low, high = np.searchsorted(self.number, (start, stop))
             part = Step(
@@ -59,8 +61,7 @@ class Step:
                 self.offset[low:high],
                 self.tokens[start:stop],
             )
-            is_large = stop - start == 1 < self.tokens[start] and size[start] > most_bytes
-            yield from part._of_one_pass(most_bytes) if is_large else (part,)
+            yield from part._of_one_pass(most_bytes) if is_large[start] else (part,)
 
     def _row_bytes(self) -> np.ndarray:
         """Return how much a token of each record takes, int [records]."""
