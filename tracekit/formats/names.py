@@ -23,14 +23,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "routed_experts",
     ),
     "layer": ("layer", "layer_id", "layer_idx"),
+    # Beside one of the others, `token` may be its id or its text.
     "token": (
-        "token",
         "token_index",
         "token_idx",
         "token_position",
         "position",
-        "t",
         "pos",
+        "t",
+        "token",
         "step",
     ),
     "prompt": ("prompt", "prompt_id", "turn", "request", "request_id"),
