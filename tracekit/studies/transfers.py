@@ -93,7 +93,8 @@ def transferred(transfer: Transfer, measured: MeasuredRuns) -> pd.DataFrame:
         ``refusals``, what `Prediction` says of the typical and the mean token, ``measured_typical_ms``,
         ``measured_mean_ms``, and how far the prediction is off as a fraction without a sign,
         ``typical_off`` of the typical token and ``mean_tok_s_off`` of tokens a second on average;
-        ``holds``: the measured typical token is within the interval, or above what it takes at least.
+        ``is_inside``: the measured typical token is within the interval, where ``has_interval``;
+        ``is_at_least``: it takes at least what is said, where no more is.
 
     Raises
     ------
@@ -131,6 +132,7 @@ def _pair(transfer: Transfer, measured: MeasuredRuns, before: str, after: str) -
         predicted = Prediction(refusals=(str(error),))
     else:
         predicted = fitted.predict(read_bytes=others["read_bytes"], **facts)
+    low, high, least = predicted.low_ms, predicted.high_ms, predicted.at_least_ms
     typical, mean = float(np.median(others["wall_ms"])), float(others["wall_ms"].mean())
     return {
         "is_refused": predicted.typical_ms is None,
@@ -144,19 +146,12 @@ def _pair(transfer: Transfer, measured: MeasuredRuns, before: str, after: str) -
         "measured_mean_ms": mean,
         "typical_off": _off(predicted.typical_ms, typical),
         "mean_tok_s_off": _off(mean, predicted.mean_ms),
-        "holds": _holds(predicted, typical),
+        "has_interval": low is not None,
+        "is_inside": None if low is None or high is None else low <= typical <= high,
+        "is_at_least": None if least is None else typical >= least,
     }
 
 
 def _off(value: float | None, other: float | None) -> float | None:
     """Return by which fraction of `other` a value differs from it."""
     return None if value is None or other is None else abs(value / other - 1)
-
-
-def _holds(predicted: Prediction, typical_ms: float) -> bool | None:
-    """Say whether a measured token is where the prediction has it, None where it does not say where."""
-    if predicted.at_least_ms is not None:
-        return typical_ms >= predicted.at_least_ms
-    if predicted.low_ms is None or predicted.high_ms is None:
-        return None
-    return predicted.low_ms <= typical_ms <= predicted.high_ms
