@@ -68,7 +68,7 @@ Some files hold how often each expert was used, and nothing of the order. They a
 `popularity-sorted`, `concentration`, `pinning`) and `tracekit.open_counts(FILE)` open them. `info`
 estimates which share of the lookups would hit if the hottest experts stayed in memory, as if each
 token selected independently; `--cache-slots N`, or `--cache-mib M` with `--expert-mib` or `--model`,
-lists the experts that fit a budget, those with the most hits for each byte first. Of a trace `info`
+lists the experts that fit a budget: the N hottest of every layer, or those with the most hits for each byte. Of a trace `info`
 lists them too."""
 
 INTRODUCTION = (
