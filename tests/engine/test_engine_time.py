@@ -18,6 +18,7 @@ from tracekit_engine.lanes import Lanes, Read, ReadTimes
 # So slow that what else the machine does hardly shows.
 MS_PER_MIB = 200.0
 SIZES = (1.2, 2.4)  # MiB
+N_TOKENS = 128
 PROMPT = "The old house at the end of the lane"
 
 
@@ -42,7 +43,7 @@ def recorded(path: Path, cache_mib: float) -> Trace:
         [PROMPT],
         path,
         options=Options(threads=1, streaming=Streaming(round(cache_mib * MIB), lanes=1)),
-        generation=Generation(100, ignore_eos=True, sampling=Sampling(temperature=0.8, seed=1)),
+        generation=Generation(N_TOKENS, ignore_eos=True, sampling=Sampling(temperature=0.8, seed=1)),
     )
     return Trace.open(path)
 
