@@ -35,6 +35,8 @@ ROUTING = {
     "dropped": "1: the engine left this expert out",
     "logits": "the router's logit of every expert",
     "gate_input": "the vector that the router multiplied, as f32 or f16",
+    "wait_ms": "time that the layer waited until its experts were in memory: evicting, reading",
+    "compute_ms": "time from then until the next layer had selected its experts, or the pass had ended",
 }
 STEPS = {
     "kept": "false of a drafted token that was rejected, and of a prompt that was cancelled",
@@ -140,8 +142,10 @@ def files_of_a_trace() -> Iterator[tuple[str, str, Rows]]:
         "routing.parquet",
         "One row for each token at each MoE layer, in the order of pass, layer, step. Without the "
         f"column {', '.join(f'`{name}`' for name in MAY_BE_ABSENT[:-1])} or "
-        f"`{MAY_BE_ABSENT[-1]}` it counts as null in every row.",
-        _columns(routing_schema(top_k, n_expert, n_embd), PLACE | ROUTING),
+        f"`{MAY_BE_ABSENT[-1]}` it counts as null in every row. Where a layer ran several tokens in a pass, "
+        "`wait_ms` and `compute_ms` stand on the last of its rows; traces of schema version 2 and 1 lack "
+        "them.",
+        _columns(routing_schema(top_k, n_expert, n_embd, layer_times=True), PLACE | ROUTING),
     )
     yield (
         "steps.parquet",

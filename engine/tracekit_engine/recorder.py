@@ -22,10 +22,10 @@ from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options
 from tracekit_engine.own_check import verify_recording
+from tracekit_engine.passes import Pass
 from tracekit_engine.prompts import Prompt
 from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
 from tracekit_engine.sampling import Sampler
-from tracekit_engine.passes import Pass
 from tracekit_engine.session import Session
 from tracekit_engine.store import StoreTotals
 
@@ -194,6 +194,7 @@ def record(
             n_expert=facts.model.n_expert if options.capture.logits else None,
             n_embd=facts.model.n_embd if options.capture.gate_inputs else None,
             gate_dtype=options.capture.gate_dtype,
+            layer_times=True,
             force=force,
         ) as writer:
             run = _Run(session, writer, generation, token_lists, on_progress, on_piece)

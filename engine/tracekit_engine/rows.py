@@ -54,6 +54,13 @@ def routing_rows(evaluated: Pass, place: Place) -> dict[str, np.ndarray]:
         values = getattr(captured, name)
         if values is not None:
             rows[name] = values
+    has_run = np.array(counts) > 0
+    last = np.cumsum(counts)[has_run] - 1
+    waited = None if captured.residency is None else captured.wait_ms
+    for name, of_layer in (("wait_ms", waited), ("compute_ms", captured.compute_ms)):
+        if of_layer is not None:
+            rows[name] = np.full(captured.n_rows, np.nan)
+            rows[name][last] = of_layer[has_run]
     return rows
 
 

@@ -46,7 +46,7 @@ def recording(path: Path, n_tokens: int) -> float:
         model = ModelFacts("m", "qwen3moe", session.model.n_layer, n_expert, layer.top_k, n_embd)
         facts = TraceFacts(model, "recorded")
         sizes = {"top_k": layer.top_k, "n_expert": n_expert, "n_embd": n_embd}
-        with TraceWriter(Path(folder) / "cost.trace", facts, **sizes) as writer:
+        with TraceWriter(Path(folder) / "cost.trace", facts, **sizes, layer_times=True) as writer:
             writer.write_layers(layer_rows(session))
             began = time.perf_counter()
             for number, token in enumerate(tokens(n_tokens)):

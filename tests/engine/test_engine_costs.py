@@ -10,7 +10,7 @@ from cli_helpers import run as run_command
 from tracekit import meter
 from tracekit.timing.facts import facts_of_trace
 from tracekit.trace import Trace
-from tracekit.trace.schema import SINCE_VERSION_3
+from tracekit.trace.schema import DECODE, LAYER_TIMES, SINCE_VERSION_3
 from tracekit_engine import Capture, Generation, Options, Streaming, record
 from tracekit_engine.model_file import ModelFile
 
@@ -50,6 +50,27 @@ def test_what_each_pass_costs(model: Path, tmp_path: Path, streamed: Options) ->
     assert (evict + steps["stall_ms"][last] < wall).all()
 
 
+def test_the_times_of_layers_are_those_of_the_pass(
+    model: Path, tmp_path: Path, streamed: Options
+) -> None:
+    trace = recorded(model, tmp_path / "x.trace", streamed)
+    rows = trace.routing(["pass", "layer", *LAYER_TIMES])
+    of_layer = np.diff(np.append(rows["pass"] * 1000 + rows["layer"], -1)) != 0
+    for name in LAYER_TIMES:
+        assert np.array_equal(~np.isnan(rows[name]), of_layer)
+        assert (rows[name][of_layer] > 0).all()
+    steps = trace.steps(["phase", "wall_ms", "stall_ms", "evict_ms"])
+    known = ~np.isnan(steps["wall_ms"])
+    waited, computed = (
+        np.bincount(rows["pass"][of_layer], rows[name][of_layer]) for name in LAYER_TIMES
+    )
+    assert (waited + computed < 1.001 * steps["wall_ms"][known]).all()
+    # A prompt's first chunk runs no token through the last layer, so that has no row to stand on.
+    decoded = steps["phase"][known] == DECODE
+    for_experts = (steps["stall_ms"] + steps["evict_ms"])[known]
+    assert (waited >= 0.999 * for_experts)[decoded].all()
+
+
 def test_what_was_captured_is_kept(model: Path, tmp_path: Path, streamed: Options) -> None:
     for number, (capture, names) in enumerate(
         (
@@ -82,6 +103,7 @@ def test_without_streaming_or_memory_figures(
     assert not trace.has_steps("evict_ms")
     assert not trace.has_steps("mem_available_bytes")
     assert trace.has_steps("cpu_ms")
+    assert (trace.has("compute_ms"), trace.has("wait_ms")) == (True, False)
     done = run_command("info", tmp_path / "x.trace")
     line = next(line for line in done.out.splitlines() if line.startswith("run "))
     assert "memory" not in line

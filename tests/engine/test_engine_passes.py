@@ -82,6 +82,7 @@ def write_run(model: Path, path: Path, budget: int, seed: int) -> Driver:
         with TraceWriter(
             path,
             model_facts,
+            layer_times=True,
             top_k=model_facts.model.top_k,
             n_expert=model_facts.model.n_expert,
             n_embd=model_facts.model.n_embd,

@@ -43,7 +43,9 @@ def recorded(path: Path, cache_mib: float) -> Trace:
         [PROMPT],
         path,
         options=Options(threads=1, streaming=Streaming(round(cache_mib * MIB), lanes=1)),
-        generation=Generation(N_TOKENS, ignore_eos=True, sampling=Sampling(temperature=0.8, seed=1)),
+        generation=Generation(
+            N_TOKENS, ignore_eos=True, sampling=Sampling(temperature=0.8, seed=1)
+        ),
     )
     return Trace.open(path)
 

@@ -22,14 +22,17 @@ from tracekit.datasets import resolve
 from tracekit.figures import MIB, counted, in_bytes, joined, mib, percent, printable
 from tracekit.trace.errors import UsageError
 from tracekit.trace.facts import CAPTURES
-from tracekit.trace.schema import SINCE_VERSION_3
+from tracekit.trace.schema import LAYER_TIMES, SINCE_VERSION_3
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 # Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
-    "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
+    "routing.parquet": (
+        *("weights", "residency", "dropped", "logits", "gate_input"),
+        *LAYER_TIMES,
+    ),
     "steps.parquet": (
         *("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
         *SINCE_VERSION_3,
@@ -256,7 +259,8 @@ def _run(facts: Facts) -> str:
     if facts["evict_ms_per_token_decode"] is not None:
         parts.append(f"{facts['evict_ms_per_token_decode']:,.3g} ms of evicting")
     if facts["mem_available_bytes_min"] is not None:
-        parts.append(f"at least {mib(facts['mem_available_bytes_min'])} MiB of memory available")
+        left = facts["mem_available_bytes_min"] / MIB
+        parts.append(f"at least {left:,.0f} MiB of memory left")
     if facts["major_faults"] is not None:
         parts.append(counted(facts["major_faults"], "major fault"))
     if facts["captured"] is not None:

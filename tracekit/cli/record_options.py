@@ -107,5 +107,3 @@ def prompts_of(
         hint = f"{model} was taken for the model. " if model and not model.exists() else ""
         raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
     return turns
-
-

@@ -40,7 +40,7 @@ MAY_DIFFER = (
     "no_gate_inputs",
     "gate_dtype",
 )
-_NO_OUTPUT = Path("\0")  # no user can give this name
+_NO_OUTPUT = "as the first configuration"  # -o has to be given
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _differing(context: typer.Context, versus: str) -> dict[str, Any]:
     if {"-h", "--help"} & {*words}:
         raise UsageError(f"--versus takes {choice}; --help is for the command itself.")
     try:
-        second = context.command.make_context("--versus", ["-o", str(_NO_OUTPUT), *words])
+        second = context.command.make_context("--versus", ["-o", _NO_OUTPUT, *words])
     except UsageError as error:
         raise UsageError(f"--versus: {error}") from error
     except Exception as error:
@@ -165,7 +165,7 @@ def _differing(context: typer.Context, versus: str) -> dict[str, Any]:
         name: value
         for name, value in second.params.items()
         if getattr(second.get_parameter_source(name), "name", "") == "COMMANDLINE"
-        and value != _NO_OUTPUT
+        and not (name == "output" and str(value) == _NO_OUTPUT)
     }
     for name in asked:
         if name not in MAY_DIFFER:
@@ -200,7 +200,9 @@ def record_in_turns(task: Task, options: "Options", rounds: Rounds, output: Path
     runs = rounds.outputs(output)
     for _, path in runs:
         check_target(path, task.force)
-    of_letter = dict(zip("AB", _in_equal_chunks(task, options, options_of(rounds.second)), strict=True))
+    of_letter = dict(
+        zip("AB", _in_equal_chunks(task, options, options_of(rounds.second)), strict=True)
+    )
     finished: list[Path] = []
     try:
         for number, (letter, path) in enumerate(runs, 1):

@@ -147,4 +147,6 @@ def times_of_trace(trace: Trace) -> Times:
     has_wait = len(wait) and bool((np.isfinite(wait) & (wait >= 0)).all()) and bool(wait.any())
     times = times_of(trace.name, wall, read, wait if has_wait else None)
     faults = trace.steps(["major_faults"])["major_faults"][decoded]
-    return times if (faults < 0).any() else replace(times, faulting_share=float((faults > 0).mean()))
+    return (
+        times if (faults < 0).any() else replace(times, faulting_share=float((faults > 0).mean()))
+    )

@@ -26,6 +26,8 @@ NULLS: dict[str, Any] = {
     "dropped": 255,
     "logits": np.nan,
     "gate_input": np.nan,
+    "wait_ms": np.nan,
+    "compute_ms": np.nan,
     "kept": True,
     "token": -1,
     "wall_ms": np.nan,

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from tracekit.trace import checks
 from tracekit.trace.columns import NULLS, Values, cast, empty, empty_table, to_numpy, to_table
-from tracekit.trace.encode import write_rows
 from tracekit.trace.costs import check_costs
+from tracekit.trace.encode import write_rows
 from tracekit.trace.errors import TraceError, TracekitError
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.order import OrderSoFar
@@ -232,7 +232,9 @@ class PartWriter:
         rows = {name: to_numpy(routing[name]) for name in (*PLACE, "layer")}
         places = {name: to_numpy(steps[name]) for name in PLACE}
         self._order.check(self._where(ROUTING_FILE), rows, self._where(STEPS_FILE), places)
-        costs = {name: to_numpy(steps[name], NULLS[name]) for name in ("start_s", "evict_ms", "wall_ms")}
+        costs = {
+            name: to_numpy(steps[name], NULLS[name]) for name in ("start_s", "evict_ms", "wall_ms")
+        }
         self._last_start_s = check_costs(self._where(STEPS_FILE), costs, self._last_start_s)
 
     def _where(self, file: str) -> checks.Where:

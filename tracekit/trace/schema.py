@@ -17,6 +17,7 @@ LAYERS_FILE = "layers.parquet"
 
 # A file without one of these is read as if the column were null in every row.
 MAY_BE_ABSENT: tuple[str, ...] = ("weights", "residency", "dropped")
+LAYER_TIMES: tuple[str, ...] = ("wait_ms", "compute_ms")
 SINCE_VERSION_3: tuple[str, ...] = (
     "start_s",
     "cpu_ms",
@@ -27,7 +28,11 @@ SINCE_VERSION_3: tuple[str, ...] = (
 
 
 def routing_schema(
-    top_k: int, n_expert: int | None = None, n_embd: int | None = None, gate_dtype: str = "f32"
+    top_k: int,
+    n_expert: int | None = None,
+    n_embd: int | None = None,
+    gate_dtype: str = "f32",
+    layer_times: bool = False,
 ) -> "pa.Schema":
     """Columns of ``routing.parquet``: one row per (pass, step, layer), in (pass, layer, step) order.
 
@@ -42,6 +47,8 @@ def routing_schema(
         Width of `gate_input`; None leaves the column out.
     gate_dtype : {"f32", "f16"}
         Element type of `gate_input`.
+    layer_times : bool
+        Whether there are `LAYER_TIMES`: of a layer that ran several tokens in a pass, on its last row.
     """
     import pyarrow as pa
 
@@ -61,13 +68,15 @@ def routing_schema(
         fields.append(pa.field("logits", pa.list_(pa.float32(), n_expert)))
     if n_embd is not None:
         fields.append(pa.field("gate_input", pa.list_(gate_type, n_embd)))
+    if layer_times:
+        fields += [pa.field(name, pa.float32()) for name in LAYER_TIMES]
     return pa.schema(fields)
 
 
 def absent_types(file: str, top_k: int) -> "dict[str, pa.DataType]":
     """Return the types of the columns that the `file` of a trace may lack."""
     if file == ROUTING_FILE:
-        schema, names = routing_schema(top_k), MAY_BE_ABSENT
+        schema, names = routing_schema(top_k, layer_times=True), (*MAY_BE_ABSENT, *LAYER_TIMES)
     elif file == STEPS_FILE:
         schema, names = steps_schema(), SINCE_VERSION_3
     else:

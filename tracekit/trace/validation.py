@@ -16,7 +16,7 @@ from tracekit.trace.schema import routing_schema, steps_schema
 from tracekit.trace.steps import StepTable
 
 # All columns that a trace can have. Others are their author's, and not checked.
-ROUTING_COLUMNS = frozenset(routing_schema(1, 1, 1).names)
+ROUTING_COLUMNS = frozenset(routing_schema(1, 1, 1, layer_times=True).names)
 STEP_COLUMNS = frozenset(steps_schema(1).names)
 PLACE = ("turn", "pass", "phase", "step", "layer")
 
