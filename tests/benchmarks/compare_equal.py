@@ -7,35 +7,30 @@ of what is measured: it must not make the interval too narrow.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from tracekit.datasets import model_path
+from tracekit.figures import MIB
+from tracekit.timing.comparison import Comparison, compare
+from tracekit.trace import Trace
+from tracekit_engine import Generation, Options, Sampling, Streaming, record
 
 PROMPT = "The old house at the end of the lane"
 
 
-def tracekit(*words: object) -> str:
-    """Run a command; return what it prints."""
-    command = [sys.executable, "-m", "tracekit", *map(str, words)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def compared(folder: Path, options: list[str], tokens: int, pause: float) -> dict[str, Any]:
-    """Record A B B A of one configuration; return what `compare` says."""
-    tracekit(
-        *("record", "-p", PROMPT, "-n", tokens, "--ignore-eos", "--temp", 0.8, "-q"),
-        *("--threads", 1, "--rounds", 2, "--versus", "", "--pause", pause),
-        *options,
-        *("-o", folder / "run.trace", "--force"),
-    )
-    runs = [folder / f"run-{name}.trace" for name in ("a1", "b1", "b2", "a2")]
-    found: dict[str, Any] = json.loads(tracekit("compare", *runs, "--format", "json"))
-    return found
+def compared(folder: Path, streaming: Streaming | None, tokens: int) -> Comparison:
+    """Record A B B A of one configuration, and compare the runs."""
+    generation = Generation(tokens, ignore_eos=True, sampling=Sampling(temperature=0.8))
+    options = Options(threads=1, streaming=streaming)
+    runs = []
+    for name in ("a1", "b1", "b2", "a2"):
+        path = folder / f"{name}.trace"
+        record(model_path(), PROMPT, path, options=options, generation=generation, force=True)
+        runs.append(Trace.open(path))
+    return compare(runs)
 
 
 def main() -> None:
@@ -43,22 +38,22 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--times", type=int, default=20)
     arguments.add_argument("--tokens", type=int, default=256)
-    arguments.add_argument("--cache-mib", type=float, default=1.5)
-    arguments.add_argument("--pause", type=float, default=0.0)
+    arguments.add_argument("--cache-mib", type=float, help="Default: all experts in memory.")
     given = arguments.parse_args()
-    options = ["--stream", "--cache-mib", str(given.cache_mib), "--io-threads", "1"]
+    streaming = Streaming(round(given.cache_mib * MIB), lanes=1) if given.cache_mib else None
     claims, spreads = 0, []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(1, given.times + 1):
-            found = compared(Path(folder), options, given.tokens, given.pause)
-            low, high = (100 * end for end in found["interval"])
-            of_runs = np.log1p([run["against_all"] for run in found["runs"]])
-            spreads.append(of_runs.std(ddof=1))
-            claims += found["verdict"] != "no difference shown"
+            found = compared(Path(folder), streaming, given.tokens)
+            effect = found.effect
+            assert effect.interval is not None
+            low, high = (100 * end for end in effect.interval)
+            spreads.append(effect.by_run.std(ddof=1))
+            claims += effect.is_shown
             print(
-                f"{number:3}: {100 * found['change']:+6.2f} % ({low:+6.2f} to {high:+6.2f}), "
-                f"{found['verdict']}; typical token "
-                f"{', '.join(format(run['typical_ms'], '.3f') for run in found['runs'])} ms",
+                f"{number:3}: {100 * effect.change:+6.2f} % ({low:+6.2f} to {high:+6.2f}), "
+                f"{effect.verdict}; typical token "
+                f"{', '.join(format(run.typical_ms, '.3f') for run in found.runs)} ms",
                 flush=True,
             )
     print(
