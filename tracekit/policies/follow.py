@@ -156,7 +156,7 @@ def _follow(
     used = np.zeros(budgets.size, np.int64)
     touched = np.full(n_keys, -1, np.int64)
     scaled = np.empty(n_layers, np.float32)
-    n_rows = 1
+    n_rows = np.int64(1)  # as `learn` returns it: numba compiles that once
     n_logged = 0
     for b in range(batch_layer.size):
         layer = int(batch_layer[b])
