@@ -58,7 +58,7 @@ def info(
         typer.Option(
             "--cache-slots",
             metavar="N",
-            help="Also list the N experts that are used most, to pin them.",
+            help="Also list the N experts of every MoE layer that are used most, to pin them.",
         ),
     ] = None,
     cache_mib: Annotated[

@@ -176,6 +176,33 @@ def routings_of(
     )
 
 
+@dataclass
+class Padding:
+    """Finds the slots at the end of all routings that only fill up an array: -1 wherever one looks.
+
+    The first routings that name an expert show which these are.
+    """
+
+    _k: int | None = None
+
+    def used(self, experts: np.ndarray) -> int:
+        """Return how many slots are used; where a later routing has more, all of them.
+
+        Parameters
+        ----------
+        experts : int [..., k]
+        """
+        k = experts.shape[-1]
+        if experts.dtype.kind == "u" or not experts.size or experts.min() >= 0:
+            self._k = self._k or k
+            return k
+        by_slot = np.flatnonzero((experts >= 0).reshape(-1, k).any(axis=0))
+        if not len(by_slot):
+            return self._k or k
+        self._k = self._k or int(by_slot[-1]) + 1
+        return k if by_slot[-1] >= self._k else self._k
+
+
 def _locate(name: str, tokens: Tokens, token: np.ndarray, layer: np.ndarray) -> Locate:
     def locate(row: int, slot: int) -> str:
         at = token[row]
