@@ -19,7 +19,7 @@ from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.counting import Counted, without_first
-from tracekit.replaying.inputs import Runnable, runnable
+from tracekit.replaying.inputs import Kept, Runnable, runnable
 from tracekit.replaying.notes import notes, other_cache_than_recorded, unranked
 from tracekit.replaying.popularity import counts_for
 from tracekit.replaying.result import ReplayResult
@@ -59,6 +59,7 @@ def replay(
     skip: int = 0,
     warm: Trace | None = None,
     pin_from: ExpertCounts | str | Path | None = None,
+    kept: Kept | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -119,6 +120,9 @@ def replay(
     pin_from : ExpertCounts, str or Path, optional
         How often each expert was used, or a file that says so: policies such as `pin` go by these
         counts and not by what they would learn.
+    kept : dict, optional
+        What predictors guess, where the replay leaves it, for other replays of the same trace with the
+        same `seed` and `train`.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -179,7 +183,7 @@ def replay(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(batches, trace.budget_bytes, *sizes)
-    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to its bound is part of every row, so the bounds are always replayed.
