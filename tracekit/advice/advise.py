@@ -13,6 +13,7 @@ from tracekit.advice.policy import of_policy
 from tracekit.advice.subject import Subject, rate, round_size
 from tracekit.analysis.budget import default_budget
 from tracekit.figures import counted, in_mib, joined
+from tracekit.replaying.inputs import Kept
 from tracekit.replaying.times import check_calibration
 from tracekit.routing.turns import DecodedTurns
 from tracekit.timing import Fit, fit
@@ -41,6 +42,16 @@ class Advice:
     findings: list[Finding]
     lacking: list[str]
 
+    def by_topic(self) -> list[tuple[str, list[str], list[str]]]:
+        """Return the title, the sentences and the commands of each topic, in their order."""
+        found = []
+        for topic in dict.fromkeys(finding.topic for finding in self.findings):
+            of_topic = [finding for finding in self.findings if finding.topic == topic]
+            commands = dict.fromkeys(c for finding in of_topic for c in finding.commands)
+            sentences = [finding.sentence for finding in of_topic]
+            found.append((topic.capitalize(), sentences, [*commands]))
+        return found
+
     def to_text(self) -> str:
         """Return the page that ``tracekit advise`` prints."""
         trace, budget = self.subject.trace, self.subject.budget
@@ -52,12 +63,8 @@ class Advice:
             f"{in_mib(trace.token_cycle_bytes)}; {counted(trace.n_decoded, 'decoded token')}",
         ]
         parts = ["\n".join(lines)]
-        for topic in dict.fromkeys(finding.topic for finding in self.findings):
-            of_topic = [finding for finding in self.findings if finding.topic == topic]
-            parts.append(topic.capitalize())
-            parts += [_paragraph(finding.sentence) for finding in of_topic]
-            commands = dict.fromkeys(c for finding in of_topic for c in finding.commands)
-            parts.append(indent("\n".join(commands), "    "))
+        for title, sentences, commands in self.by_topic():
+            parts += [title, *map(_paragraph, sentences), indent("\n".join(commands), "    ")]
         if self.lacking:
             parts.append("What would say more")
             parts += [_paragraph(sentence) for sentence in self.lacking]
@@ -92,6 +99,7 @@ def advise(
     cache_bytes: int | None = None,
     ram_mib: float | None = None,
     calibrate: Trace | None = None,
+    kept: Kept | None = None,
 ) -> Advice:
     """Say what to build for this model on this device, and on what evidence.
 
@@ -106,6 +114,8 @@ def advise(
         Memory of the device.
     calibrate : Trace, optional
         Another recording of the same model that has times.
+    kept : dict, optional
+        What predictors guess, as for `tracekit.replay`.
 
     Raises
     ------
@@ -132,7 +142,10 @@ def advise(
         )
     fitted, lacking = _times(trace, calibrate, ram_mib)
     calibrated_on = None if calibrate is None else calibrate.name
-    subject = Subject(trace, where or trace.name, budget, fitted, ram_mib, calibrated_on)
+    name = where or trace.name
+    subject = Subject(
+        trace, name, budget, fitted, ram_mib, calibrated_on, {} if kept is None else kept
+    )
     choice = of_policy(subject)
     findings = [
         choice.finding,

@@ -54,6 +54,7 @@ def _rows(subject: Subject, policies: Sequence[str], params: dict[str, Sequence[
         cache_bytes=[subject.budget],
         params=params,
         time=subject.fit or False,
+        kept=subject.kept,
     ).rows
 
 

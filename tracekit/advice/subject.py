@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.advice.findings import Number
 from tracekit.figures import MIB, exact_mib, percent
+from tracekit.replaying.inputs import Kept
 from tracekit.replaying.rows import Row
 from tracekit.timing import Fit
 from tracekit.trace import Trace
@@ -29,6 +30,8 @@ class Subject:
         Memory of the device.
     calibrated_on : str or None
         What a command calls the recording whose times are taken, if that is another one.
+    kept : dict
+        What predictors guess, so that each of them is asked once.
     """
 
     trace: Trace
@@ -37,6 +40,7 @@ class Subject:
     fit: Fit | None = None
     ram_mib: float | None = None
     calibrated_on: str | None = None
+    kept: Kept = field(default_factory=dict)
 
     def replay(
         self,
