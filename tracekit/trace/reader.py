@@ -14,17 +14,21 @@ import pyarrow as pa
 from tracekit.trace import storage, validation
 from tracekit.trace.checked import CheckedColumns
 from tracekit.trace.checks import Locate
-from tracekit.trace.digest import digest
+from tracekit.trace.digest import digest, sizes_digest
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
+from tracekit.trace.missing import missing_rows
+from tracekit.trace.pass_table import PassTable
+from tracekit.trace.routings import RoutingTable
 from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE, absent_types
 from tracekit.trace.steps import StepTable, steps_of
 
 # Small columns that nearly every question needs: read once, then kept in memory.
 CACHED = ("turn", "pass", "phase", "step", "layer", "experts")
-# On open, columns up to this size are checked value by value; larger ones as they are read.
+# On open, columns up to this size are checked value by value; larger ones as they are read. If those
+# of `CACHED` are larger together, they are not kept in memory either, until somebody asks for one.
 CHECKED_ON_OPEN_BYTES = 64 << 20
 
 
@@ -60,7 +64,7 @@ class Trace:
         self.path = path
         self.warnings = list(warnings)
         self.name = name or (str(path) if path else "the trace")
-        self._routing = self._columns(ROUTING_FILE, routing, locate)
+        self._routing = RoutingTable(self._columns(ROUTING_FILE, routing, locate))
         self._set_steps(steps)
         self._layer_table = LayerTable(self._columns(LAYERS_FILE, layers), self.name)
 
@@ -69,7 +73,8 @@ class Trace:
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
             absent = absent_types(self.facts.model.top_k)
             return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate, absent)
-        return CheckedColumns(rows, called, self.facts.model)
+        cached = StepTable.CACHED if file == STEPS_FILE else ()
+        return CheckedColumns(rows, called, self.facts.model, cached)
 
     def _set_steps(self, rows: Rows) -> None:
         self._step_table = StepTable(self._columns(STEPS_FILE, rows))
@@ -149,12 +154,12 @@ class Trace:
         tables = TableRows(layers), TableRows(routing), TableRows(given)
         trace = cls(facts, *tables, warnings=warnings, name=name, locate=locate)
         facts.check(trace.name)
-        validation.check_routing_file(trace._routing, trace.complete, routing.nbytes)
+        trace._routing.check(trace.complete, routing.nbytes)
         if steps is None:
             table = steps_of(trace.routing(CACHED))
             trace._set_steps(TableRows(table))
         trace._validate_layers_and_steps()
-        trace._routing.locate = None  # it may hold the text of a file
+        trace._routing.columns.locate = None  # it may hold the text of a file
         return trace
 
     # ---- size ------------------------------------------------------------------------------
@@ -162,7 +167,7 @@ class Trace:
     @property
     def n_rows(self) -> int:
         """How many routings the trace has."""
-        return self._routing.rows.n_rows
+        return self._routing.columns.rows.n_rows
 
     @property
     def n_steps(self) -> int:
@@ -190,9 +195,14 @@ class Trace:
         return self.facts.complete
 
     @property
+    def passes(self) -> PassTable:
+        """The passes that have routings: where each begins, its turn, phase and steps."""
+        return self._routing.passes
+
+    @property
     def n_turns(self) -> int:
         """How many turns have a routing."""
-        return len(np.unique(self.routing(["turn"])["turn"]))
+        return len(np.unique(self.passes.turn))
 
     @property
     def n_decoded(self) -> int:
@@ -222,7 +232,7 @@ class Trace:
         For code that moves whole tables; questions go to `routing`, `iter_routing`, `steps`.
         """
         files = {
-            ROUTING_FILE: self._routing,
+            ROUTING_FILE: self._routing.columns,
             STEPS_FILE: self._step_table.columns,
             LAYERS_FILE: self._layer_table.columns,
         }
@@ -238,7 +248,7 @@ class Trace:
 
     def has(self, column: str) -> bool:
         """Say whether a column of ``routing.parquet`` exists and is not all null; cheap."""
-        return self._routing.rows.has_values(column)
+        return self._routing.columns.rows.has_values(column)
 
     def has_steps(self, column: str) -> bool:
         """Say whether a column of ``steps.parquet`` exists and is not all null; cheap."""
@@ -265,16 +275,16 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._routing.require(columns, self.name, "routings")
-        return self._routing.whole(columns)
+        self._routing.columns.require(columns, self.name, "routings")
+        return self._routing.columns.whole(columns)
 
     def iter_routing(
         self, columns: Sequence[str], phase: int | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
         """Iterate over the routings block by block, in bounded memory.
 
-        A block is about a row group. The rows of a decode pass are never in two blocks; a prefill
-        pass too large for one is split between rows.
+        A block is one row group or more, of some 16 MiB. The rows of a decode pass are never in two
+        blocks; a prefill pass too large for one is split between rows.
 
         Parameters
         ----------
@@ -288,7 +298,7 @@ class Trace:
         dict of str to numpy.ndarray
             As of `routing`.
         """
-        self._routing.require(columns, self.name, "routings")
+        self._routing.columns.require(columns, self.name, "routings")
         yield from self._routing.in_blocks(columns, phase)
 
     def steps(
@@ -331,7 +341,7 @@ class Trace:
         A layer with experts that never ran (a draft head) is not among them: no token touches it.
         In a trace without a single routing, they are the layers that have an expert size.
         """
-        return self._layer_table.routed(self.routing(["layer"])["layer"])
+        return self._layer_table.routed(self.passes.layers)
 
     @property
     def layer_columns(self) -> dict[str, np.ndarray]:
@@ -385,16 +395,44 @@ class Trace:
 
     @cached_property
     def digest(self) -> str:
-        """A sha256 of what the trace says, the same for a file and for its import."""
-        return digest(self.facts.model, self.layer_columns, lambda name: self.routing([name])[name])
+        """A sha256 of what the trace says, the same for a file and for its import.
+
+        It is what ``trace.json`` says, if that is of these files; otherwise it is computed.
+        """
+        kept = self.facts.digest
+        if (
+            kept is not None
+            and kept.routing_bytes == self._routing.columns.rows.n_bytes
+            and kept.sizes_sha256 == sizes_digest(self.facts.model, self.layer_columns)
+        ):
+            return kept.sha256
+        return self.computed_digest()
+
+    def computed_digest(self) -> str:
+        """Return the digest of what the files hold, whatever ``trace.json`` says; it reads them."""
+        return digest(self.facts.model, self.layer_columns, self._routing.columns.one_by_one)
 
     def validate(self, most_bytes_checked: int = CHECKED_ON_OPEN_BYTES) -> None:
         """Check schema and values; arguments and errors are those of `open`."""
-        validation.check_routing_file(self._routing, self.complete, most_bytes_checked)
+        self._routing.check(self.complete, most_bytes_checked)
         self._validate_layers_and_steps()
 
     def _validate_layers_and_steps(self) -> None:
-        lacks = validation.check_layers_and_steps(
-            self.name, self.facts, self.routing(CACHED), self._layer_table, self._step_table
+        validation.check_layers_and_steps(
+            self.facts, self.passes, self._layer_table, self._step_table
         )
-        self.warnings += [sentence for sentence in lacks if sentence not in self.warnings]
+        lacks = self.missing_rows()
+        if lacks is not None and lacks not in self.warnings:
+            self.warnings.append(lacks)
+
+    def missing_rows(self) -> str | None:
+        """Return the sentence about rows that the trace lacks, None if none are seen to be missing."""
+        return missing_rows(
+            self.name,
+            self.facts,
+            self.passes,
+            lambda start, stop: self._routing.columns.read(["step", "layer"], start, stop),
+            self._step_table.places,
+            lambda: self.kept,
+            self.layer_columns,
+        )

@@ -13,8 +13,9 @@ from typing import Any
 from tracekit.trace.columns import empty_table
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import NotFiniteError, TraceFacts, parse_json
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.recovery import recover
-from tracekit.trace.rows import FileRows, Rows, TableRows, reading
+from tracekit.trace.rows import Rows, TableRows, reading
 from tracekit.trace.schema import (
     FACTS_FILE,
     LAYERS_FILE,
