@@ -11,6 +11,7 @@ from tracekit.formats import open_any
 from tracekit.replaying.agreement import verified
 from tracekit.studies.spec import Study, TraceSpec
 from tracekit.trace import Trace, TracekitError
+from tracekit.trace.urls import is_url
 
 TRACES_VARIABLE = "TRACEKIT_TRACES"
 
@@ -43,7 +44,7 @@ def trace_paths(study: Study, folder: str | Path | None = None) -> dict[str, Pat
 
 
 def _locate(study: Study, spec: TraceSpec, folder: Path | None) -> Path:
-    if spec.file.startswith(datasets.PREFIX):
+    if spec.file.startswith(datasets.PREFIX) or is_url(spec.file):
         return datasets.resolve(spec.file)
     if spec.source is None:
         return study.path.parent / spec.file

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.trace import pages
+from tracekit.trace.bytes_of import Bytes
 from tracekit.trace.columns import empty_table, to_numpy
 from tracekit.trace.errors import TraceError
 from tracekit.trace.limits import allowed_bytes, too_large
@@ -39,7 +40,7 @@ class FileRows(Rows):
 
     Parameters
     ----------
-    path : Path
+    path : Path or RemoteBytes
         Of the one file; `joined` makes rows of several.
 
     Attributes
@@ -53,10 +54,10 @@ class FileRows(Rows):
         It is missing or damaged.
     """
 
-    def __init__(self, path: Path):
-        self._paths = [path]
+    def __init__(self, path: Bytes):
+        self._paths: list[Bytes] = [path]
         self._measured: set[str] = set()
-        self._null: dict[Path, frozenset[str]] = {}
+        self._null: dict[Bytes, frozenset[str]] = {}
         with _opened(path) as file:
             self.schema = file.schema_arrow
             self.n_bytes = path.stat().st_size
@@ -168,7 +169,7 @@ class FileRows(Rows):
                         break
         return False
 
-    def _null_columns(self, path: Path) -> frozenset[str]:
+    def _null_columns(self, path: Bytes) -> frozenset[str]:
         if path not in self._null:
             with reading(path):
                 self._null[path] = pages.null_columns(path)
@@ -197,7 +198,7 @@ class FileRows(Rows):
 class _OneOpen:
     """Parquet files of which the one that was read last stays open."""
 
-    def __init__(self, paths: Sequence[Path], footers: Sequence[pq.FileMetaData]):
+    def __init__(self, paths: Sequence[Bytes], footers: Sequence[pq.FileMetaData]):
         self._paths, self._footers = paths, footers
         self._index = -1
         self._stack = ExitStack()
@@ -245,7 +246,7 @@ def _read(file: pq.ParquetFile, groups: list[int], columns: list[str], n_rows: i
     return table
 
 
-def _opened_bytes(path: Path, column: str, arrow_type: pa.DataType, allowed: int) -> int:
+def _opened_bytes(path: Bytes, column: str, arrow_type: pa.DataType, allowed: int) -> int:
     """Return what a column whose values vary in size opens into; more, if that is `allowed`."""
     groups = list(pages.opened(path, column))
     stored = sum(group.plain_bytes + group.dictionary_bytes for group in groups)
@@ -260,7 +261,7 @@ def _opened_bytes(path: Path, column: str, arrow_type: pa.DataType, allowed: int
     return stored + _decoded_bytes(path, column)
 
 
-def _decoded_bytes(path: Path, column: str) -> int:
+def _decoded_bytes(path: Bytes, column: str) -> int:
     """Return the bytes of all values of a binary column, reading it without decoding it."""
     total = 0
     with _opened(path, read_dictionary=[column]) as file:
@@ -280,16 +281,18 @@ def _lengths(texts: pa.Array) -> np.ndarray:
 
 
 @contextmanager
-def _opened(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
+def _opened(path: Bytes, **how: Any) -> Iterator[pq.ParquetFile]:
     if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
         raise TraceError(f"{path} is no file; copy, record or import the trace again.")
-    name = os.fsencode(path)  # it need not be valid text
-    with (
-        reading(path),
-        pa.OSFile(name) as data,
-        pq.ParquetFile(data, page_checksum_verification=True, **how) as file,
-    ):
-        yield file
+    with reading(path), ExitStack() as stack:
+        if isinstance(path, Path):
+            data = pa.OSFile(os.fsencode(path))  # its name need not be valid text
+        else:
+            data = pa.PythonFile(path.open("rb"), "r")
+            how["pre_buffer"] = True  # the columns of a read in few requests
+        stack.enter_context(data)
+        opened = pq.ParquetFile(data, page_checksum_verification=True, **how)
+        yield stack.enter_context(opened)
 
 
 def _smallest(schema: pa.Schema) -> str:

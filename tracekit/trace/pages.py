@@ -7,8 +7,9 @@ decompressed here. pyarrow knows the same numbers, but ends the process where a 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
+
+from tracekit.trace.bytes_of import Bytes
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 _WHOLE = (4, 5, 6)  # of 16, 32 and 64 bits
@@ -41,7 +42,7 @@ class Opened:
     dictionary_bytes: int
 
 
-def opened(path: Path, column: str) -> Iterator[Opened]:
+def opened(path: Bytes, column: str) -> Iterator[Opened]:
     """Yield for each row group of the file what `column` opens into, all that is inside it.
 
     Raises
@@ -62,7 +63,7 @@ def opened(path: Path, column: str) -> Iterator[Opened]:
             yield found
 
 
-def null_columns(path: Path) -> frozenset[str]:
+def null_columns(path: Bytes) -> frozenset[str]:
     """Return the columns all of whose values are null, as the statistics of the file tell.
 
     Raises

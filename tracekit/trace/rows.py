@@ -7,12 +7,12 @@ the columns mean; ``file_rows`` has the rows of files.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import pages
+from tracekit.trace.bytes_of import Bytes
 from tracekit.trace.columns import elements, from_numpy
 from tracekit.trace.errors import TraceError
 
@@ -46,7 +46,7 @@ def all_null(array: pa.Array) -> bool:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Bytes) -> Iterator[None]:
     """Turn an error while reading `path` into one sentence.
 
     Raises
