@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 import numpy as np
@@ -90,7 +92,7 @@ def test_only_what_is_asked_for_of_a_large_file_is_fetched(tmp_path, reads, monk
     reads.clear()
     monkeypatch.setattr(remote, "WHOLE_BYTES", 0)
     monkeypatch.setattr(remote, "BLOCK_BYTES", 4096)
-    trace = Trace.open(UrlPath(URL), validate=False)
+    trace = Trace.open(URL, validate=False)
     layers = trace.routing(["layer"])["layer"]
     np.testing.assert_array_equal(layers, made.routing(["layer"])["layer"])
     n_bytes = sum(stop - start for name, start, stop in reads if name == ROUTING_FILE)
@@ -110,7 +112,9 @@ def test_every_command_takes_a_url(there, tmp_path):
     assert done.code == 0, done.err
     assert Trace.open(tmp_path / "copy.trace").digest == out["digest"]
     assert run("export", there, "-o", tmp_path / "x.csv").code == 0
-    assert run("info", there, "--verify").code == 0
+    done = run("info", there, "--verify")
+    assert done.code == 0
+    assert f"{URL} holds what its digest says" in done.err
 
 
 def test_files_of_other_formats_are_fetched_once(tmp_path, made, reads):
@@ -165,6 +169,14 @@ def test_a_block_that_is_not_whole_is_fetched_again(there, made, cache, reads):
     assert not list(cache.rglob("*.tmp"))
 
 
+def test_several_that_fetch_at_once_do_not_disturb_each_other(there, made, monkeypatch):
+    monkeypatch.setattr(remote, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(remote, "BLOCK_BYTES", 1000)
+    with ThreadPoolExecutor(4) as pool:
+        digests = list(pool.map(lambda _: Trace.open(there).computed_digest(), range(8)))
+    assert set(digests) == {made.digest}
+
+
 def test_another_content_at_the_same_place_is_not_taken_from_the_cache(there, tmp_path):
     tracekit.open_trace(there)
     other = synthesize(4, 16, 2, 30, n_turns=2, prefill=4, seed=9, logits=True)
@@ -217,13 +229,18 @@ def test_a_fault_is_one_sentence_without_secrets(error, said, name, monkeypatch)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UsageError, match=r"needs the package s3fs.*`pip install s3fs`"):
         open_any("s3://bucket/x.trace")
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(
+        UsageError, match=r"https://\*\*\*@host/x.trace\?\*\*\* needs the package aiohttp"
+    ):
+        open_any(f"https://me:{SECRET}@host/x.trace?sig={SECRET}")
     with pytest.raises(UsageError, match="names no file system that fsspec knows"):
         open_any("nonsense://bucket/x.trace")
-    monkeypatch.setitem(__import__("sys").modules, "fsspec", None)
-    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"`pip install 'tracekit\[remote\]' gcsfs` installs it"):
         open_any("gs://bucket/x.trace")

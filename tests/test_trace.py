@@ -135,6 +135,7 @@ def test_a_large_file_has_larger_row_groups():
     assert group_rows(100_000, rows_of_token=48, bytes_of_row=80) == 256 * 48
     assert group_rows(12_500_000, rows_of_token=48, bytes_of_row=80) == 12_500_000 // 64
     assert group_rows(10**9, rows_of_token=48, bytes_of_row=80) == GROUP_BYTES // 80
+    assert group_rows(10**9, rows_of_token=1, bytes_of_row=4096) == 256
     assert group_rows(100_000, rows_of_token=48, bytes_of_row=GROUP_BYTES // 3) == 3
     assert group_rows(100_000, rows_of_token=48, bytes_of_row=2 * GROUP_BYTES) == 1
 

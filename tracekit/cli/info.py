@@ -146,10 +146,12 @@ def _verify_digest(trace: "Trace", console: Console) -> None:
     from tracekit.trace.seal import verified_digest
 
     found = verified_digest(trace)
-    if found is None or trace.path is None:
+    if found is None:
         return
     if found == trace.facts.digest:
         console.note(f"{trace.name} holds what its digest says.")
+    elif trace.path is None:
+        console.note(f"{trace.name} carries no digest to compare; its files have {found.sha256}.")
     else:
         keep_digest(trace.path, found)
         console.note(f"{trace.name} carries its digest now.")

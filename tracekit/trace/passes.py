@@ -13,6 +13,8 @@ GROUP_TOKENS = 256
 GROUP_BYTES = 16 << 20
 # A large file has about so many groups, larger ones, until they have that many bytes.
 MOST_GROUPS = 64
+# Rows with gate inputs or embeddings are read a few hundred tokens at a time: their groups stay small.
+HEAVY_ROW_BYTES = 1024
 
 
 def pass_starts(passes: np.ndarray) -> np.ndarray:
@@ -76,7 +78,9 @@ def group_rows(n_rows: int, rows_of_token: int, bytes_of_row: int) -> int:
     bytes_of_row : int
         Before encoding.
     """
-    most = max(GROUP_TOKENS * rows_of_token, n_rows // MOST_GROUPS)
+    most = GROUP_TOKENS * rows_of_token
+    if bytes_of_row < HEAVY_ROW_BYTES:
+        most = max(most, n_rows // MOST_GROUPS)
     return max(1, min(GROUP_BYTES // bytes_of_row, most))
 
 

@@ -24,7 +24,7 @@ from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE, absent_types
 from tracekit.trace.sizes import Sizes
 from tracekit.trace.steps import StepTable, steps_of
-from tracekit.trace.urls import UrlPath
+from tracekit.trace.urls import UrlPath, is_url
 
 # Small columns that nearly every question needs: read once, then kept in memory.
 CACHED = ("turn", "pass", "phase", "step", "layer", "experts")
@@ -93,7 +93,7 @@ class Trace(Sizes):
         *,
         most_bytes_checked: int = CHECKED_ON_OPEN_BYTES,
     ) -> "Trace":
-        """Open the trace directory `path`.
+        """Open the trace directory `path`, or the one that a URL names.
 
         A recording that was killed is read up to the last pass that it wrote as a whole; `warnings`
         then says so. ``tracekit.open_trace`` opens files of other formats and ``bundled:NAME``, too.
@@ -113,6 +113,8 @@ class Trace(Sizes):
             The directory is no trace, or the trace is not as it should be; the sentence names the
             file, the row, the column, the value and the remedy.
         """
+        if isinstance(path, str) and is_url(path):
+            path = UrlPath(path)
         if isinstance(path, UrlPath):
             from tracekit.trace.remote import read_trace
 
