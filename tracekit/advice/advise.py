@@ -12,13 +12,14 @@ from tracekit.advice.findings import Finding
 from tracekit.advice.policy import of_policy
 from tracekit.advice.subject import Subject, rate, round_size
 from tracekit.analysis.budget import default_budget
-from tracekit.figures import counted, in_mib
+from tracekit.figures import counted, in_mib, joined
 from tracekit.replaying.times import check_calibration
 from tracekit.routing.turns import DecodedTurns
 from tracekit.timing import Fit, fit
 from tracekit.timing.facts import facts_of
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError
+from tracekit.trace.facts import CAPTURES
 
 _WIDTH = 100
 _FEW_TOKENS, _FEW_TURNS = 256, 10
@@ -138,7 +139,7 @@ def advise(
         *of_cache(subject, choice.policy),
         *of_predictions(subject, choice.policy),
     ]
-    return Advice(subject, findings, [*lacking, *_lacking(trace)])
+    return Advice(subject, findings, [*lacking, *_lacking_of_times(fitted), *_lacking(trace)])
 
 
 def _times(
@@ -156,6 +157,26 @@ def _times(
     if fitted.refusal is not None:
         return None, [f"Time: {fitted.refusal}"]
     return fitted, []
+
+
+def _lacking_of_times(fitted: Fit | None) -> Sequence[str]:
+    """Return what the recording whose times are taken lacks to say more of time."""
+    if fitted is None:
+        return []
+    found = []
+    if fitted.facts.mem_floor_mib is None:
+        found.append(
+            f"{fitted.name} does not say how much memory was free, so a cache that would leave too "
+            "little is not marked; a recording of this version of tracekit does."
+        )
+    if fitted.facts.captured:
+        copied = joined([CAPTURES[name] for name in fitted.facts.captured])
+        found.append(
+            f"{copied.capitalize()} were copied while {fitted.name} was timed, which makes each token "
+            "longer; the times of a recording with --no-logits --no-gate-inputs, given with --calibrate, "
+            "are nearer to those of an engine."
+        )
+    return found
 
 
 def _lacking(trace: Trace) -> Sequence[str]:

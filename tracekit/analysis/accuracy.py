@@ -20,7 +20,7 @@ Names = str | Sequence[str] | None
 
 BY_LAYER = ("stale-gate", "prev-token", "static-hot", "ctrl")
 BY_HORIZON = ("stale-gate", "recall", "recall-gate", "stale-gate-renorm", "prev-token")
-BY_NAMED = ("stale-gate", "prev-token", "static-hot")
+BY_NAMED = ("stale-gate", "recall", "prev-token", "static-hot")
 FURTHEST = 4
 HISTORIES = (30, 100, 300, 1000, 3000)
 

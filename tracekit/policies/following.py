@@ -85,7 +85,9 @@ def learn(state: Following, n_rows: int, layer: int, experts: np.ndarray) -> int
                 place = n_rows
                 n_rows += 1
                 state.row_of[base + context[i]] = place
-                state.table[place] = average
+                # One by one: to copy a whole array takes numba longer to compile than all the rest.
+                for e in range(n_expert):
+                    state.table[place, e] = average[e]
             row = state.table[place]
             rate = np.float32(max(LEAST_RATE, 1.0 / (state.learned[place] + 2)))
             state.learned[place] += 1

@@ -25,6 +25,7 @@ from tracekit.scoring import predict
 from tracekit.studies.claims import Verdict, decide
 from tracekit.studies.find import open_traces
 from tracekit.studies.spec import Run, Study, read_study
+from tracekit.studies.transfers import measured_runs, transferred
 from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace, UsageError
 
@@ -154,14 +155,21 @@ def sweep(
     if not isinstance(study, Study):
         study = read_study(study)
     opened = open_traces(study, traces)
+    measured = measured_runs(study, traces)
     work = [(name, run) for run in study.runs for name in run.traces or opened]
+    n_parts = len(work) + len(study.transfers)
     frames, notes = [], []
     for done, (name, run) in enumerate(work, 1):
         for frame, sentences in _run(opened[name], run, opened.get(run.warm), jobs):
             frames.append(frame.assign(trace=name))
             notes += [f"{name}: {sentence}" for sentence in sentences]
         if progress is not None:
-            progress(done, len(work))
+            progress(done, n_parts)
+    for done, transfer in enumerate(study.transfers, len(work) + 1):
+        frame = transferred(transfer, measured[transfer.measured])
+        frames.append(frame.assign(trace=transfer.measured))
+        if progress is not None:
+            progress(done, n_parts)
     if not frames:
         raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
     frame = _combined(frames)
@@ -262,7 +270,8 @@ def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
         name for name in ("bypass", "skip", "warm") if name in frame and not _is_used(frame[name])
     ]
     frame = frame.drop(columns=unused)
-    first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
+    leading = ("trace", "transfer", "policy", "predictor", "params", "seed")
+    first = [name for name in leading if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
 
 

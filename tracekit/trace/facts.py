@@ -19,6 +19,8 @@ from tracekit.trace.schema import SCHEMA_VERSION
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
 SLOT_ORDERS = ("ranked", "sorted", "unknown")
+# What may be copied out of a model while it runs, and what sentences call it.
+CAPTURES = {"logits": "logits", "gate_input": "gate inputs", "embedding": "embeddings"}
 # Of all layers together. A replay keeps some numbers of each; Kimi K2 has 23,424.
 MOST_EXPERTS = 1 << 20
 
@@ -116,6 +118,9 @@ class TraceFacts:
         Whether a replay gives what the engine recorded; None if nobody has compared them.
     digest : KeptDigest or None
         Of the files; None of an incomplete trace, and of one written by an older version.
+    captured : list of str or None
+        Which of `CAPTURES` were copied out of the model while its passes were timed: what that took is
+        part of their times. None: not known.
     """
 
     model: ModelFacts
@@ -133,6 +138,7 @@ class TraceFacts:
     inferred: dict[str, str] = field(default_factory=dict)
     agreement: Agreement | None = None
     digest: KeptDigest | None = field(default=None, compare=False)
+    captured: list[str] | None = None
 
     @property
     def current_agreement(self) -> Agreement | None:
@@ -190,6 +196,8 @@ class TraceFacts:
                 f"{where}: digest {shown(self.digest.sha256)} is no sha256; take it out, and "
                 "`tracekit info --verify` writes the true one."
             )
+        for name in self.captured or ():
+            _check_word("captured", name, tuple(CAPTURES), where)
 
 
 def parse_json(text: str | bytes) -> object:

@@ -71,11 +71,11 @@ class Trace(Sizes):
 
     def _columns(self, file: str, rows: Rows, locate: Locate | None = None) -> CheckedColumns:
         called = str(self.path / file) if self.path else f"{self.name} ({file})"
+        absent = absent_types(file, self.facts.model.top_k)
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
-            absent = absent_types(self.facts.model.top_k)
             return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate, absent)
         cached = StepTable.CACHED if file == STEPS_FILE else ()
-        return CheckedColumns(rows, called, self.facts.model, cached)
+        return CheckedColumns(rows, called, self.facts.model, cached, may_be_absent=absent)
 
     def _set_steps(self, rows: Rows) -> None:
         self._step_table = StepTable(self._columns(STEPS_FILE, rows))

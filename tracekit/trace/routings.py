@@ -15,7 +15,7 @@ from tracekit.trace.pass_table import PassTable, Piece, distinct, whole_passes
 from tracekit.trace.schema import routing_schema
 
 # All columns that a trace can have. Others are their author's, and not checked.
-COLUMNS = frozenset(routing_schema(1, 1, 1).names)
+COLUMNS = frozenset(routing_schema(1, 1, 1, layer_times=True).names)
 PLACE = ("turn", "pass", "phase", "step", "layer")
 # Rows whose order is checked at a time: a check needs some 100 bytes a row for a moment.
 CHECKED_ROWS = 1 << 18

@@ -1,11 +1,12 @@
 """Validation of the layers and the steps of a trace: types of columns, then values, then order.
 
 In: the columns of the files, and the passes of the routings. Out: nothing, or a `TraceError` that
-names file, row, column, value and remedy. The checks are in `typecheck`, `checks`, `layers` and
-`order`; `routings` checks the routings.
+names file, row, column, value and remedy. The checks are in `typecheck`, `checks`, `layers`, `order`
+and `costs`; `routings` checks the routings.
 """
 
 from tracekit.trace import order, typecheck
+from tracekit.trace.costs import check_costs
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.layers import LayerTable, check_layers
 from tracekit.trace.pass_table import PassTable
@@ -39,5 +40,6 @@ def check_layers_and_steps(
     typecheck.check_steps_types(columns.file, columns.rows.schema, facts.model)
     order.check_steps(columns.where(), steps.places, routed)
     others = [name for name in columns.names if name in STEP_COLUMNS.difference(PLACE)]
-    for _ in columns.read_each(others, columns.spans(others)):
-        pass  # what is read is checked
+    spans, after_s = columns.spans(others), 0.0
+    for (start, _), part in zip(spans, columns.read_each(others, spans), strict=True):
+        after_s = check_costs(columns.where(start), part, after_s)
