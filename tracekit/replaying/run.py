@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +139,72 @@ def replay(
         No policy can run on this trace. Or a size in MiB or bytes, or a rate of flash, is given, or
         times are asked for, and the sizes of experts are not known. Or `trace` has no times.
     """
+    threads = threads_of(jobs)
+    work = prepare(
+        trace,
+        policies,
+        cache_mib=cache_mib,
+        cache_fraction=cache_fraction,
+        cache_bytes=cache_bytes,
+        cache_slots=cache_slots,
+        params=params,
+        seed=seed,
+        bypass=bypass,
+        per_layer=per_layer,
+        validate=validate,
+        flash_mib_s=flash_mib_s,
+        time=time,
+        train=train,
+        skip=skip,
+        warm=warm,
+        pin_from=pin_from,
+    )
+    return work.result(_on_threads(work, threads, progress))
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A replay of which nothing has run yet; whoever holds it may run its cells in any order.
+
+    Attributes
+    ----------
+    policies : list of Policy
+        What is replayed: the policies asked for, then the bounds that they are compared with.
+    budgets : int64 [C]
+    rows_of : callable
+        ``rows_of(run, some of the budgets)`` replays ``policies[run]`` and gives a row for each.
+    result : callable
+        Takes the rows of every run, in the order of `budgets`, and gives the result.
+    """
+
+    policies: list[Policy]
+    budgets: np.ndarray
+    rows_of: Callable[[int, np.ndarray], list[Row]]
+    result: Callable[[list[list[Row]]], ReplayResult]
+
+
+def prepare(
+    trace: Trace,
+    policies: str | Policy | Iterable[str | Policy] = DEFAULT_POLICIES,
+    *,
+    cache_mib: Sizes = None,
+    cache_fraction: Sizes = None,
+    cache_bytes: int | Sequence[int] | None = None,
+    cache_slots: int | Sequence[int] | None = None,
+    params: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    bypass: bool = False,
+    per_layer: bool = False,
+    validate: bool = False,
+    flash_mib_s: float | None = None,
+    time: bool | Fit = False,
+    train: Trace | None = None,
+    skip: int = 0,
+    warm: Trace | None = None,
+    pin_from: ExpertCounts | str | Path | None = None,
+) -> Prepared:
+    """Do all of a replay that comes before its cells; arguments and errors are those of `replay`."""
     seed = whole("seed", seed, 0)
-    jobs = os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
     if flash_mib_s is not None and not 0 < flash_mib_s < math.inf:
         raise UsageError(f"flash_mib_s takes a rate above 0, not {flash_mib_s!r}.")
     skip = whole("skip", skip, 0, "a number of tokens")
@@ -209,50 +273,53 @@ def replay(
     _ = whole_run.next_use  # found once, before threads would each do it
     if calibration is not None and calibration.refusal is None:
         _ = calibration.draws
-    by_run = _on_threads(rows_of, len(replayed), budgets, jobs, progress)
-    rows = [
-        row.under(bound, limit)
-        for bound, of_run in zip(bounds, by_run, strict=False)
-        for row, limit in zip(of_run, by_run[place[bound]] if bound else of_run, strict=True)
-    ]
-    if calibration is not None:
-        rows = against_lru(rows, calibration.spread)
-    if flash_mib_s is not None:
-        rows = [_with_flash_time(row, counted, flash_mib_s) for row in rows]
-    if not batches.sized:
-        rows = [row.without_bytes() for row in rows]
-    config = {
-        "policies": list(dict.fromkeys(run.policy.name for run in chosen)),
-        "bank_bytes": batches.bank_bytes if batches.sized else None,
-        "token_cycle_bytes": batches.token_cycle_bytes if batches.sized else None,
-        "tokens_decode": counted.tokens,
-        "passes_decode": counted.passes,
-        "cache_bytes": budgets.tolist() if batches.sized else None,
-        "cache_slots": [batches.slots(int(b)) for b in budgets] if batches.in_slots else None,
-        "cache_fraction": [float(budget) / max(1, batches.bank_bytes) for budget in budgets],
-        "seed": seed,
-        "bypass": batches.bypass,
-        "per_layer": per_layer,
-        "validate": validate,
-        "flash_mib_s": flash_mib_s,
-        "time": None if calibration is None else summary(calibration, trace),
-        "train": None if train is None else train.name,
-        "skip": skip,
-        "warm": None if warm is None else warm.name,
-        "pin_from": None if counts is None else counts.name,
-    }
-    return ReplayResult(
-        rows=rows,
-        config=config,
-        notes=[
-            *trace.warnings,
-            *left_out,
-            *notes(batches, rows),
-            *unranked(trace),
-            *(time_notes(rows, calibration) if calibration is not None else ()),
-        ],
-        trace=trace,
-    )
+
+    def result(by_run: list[list[Row]]) -> ReplayResult:
+        rows = [
+            row.under(bound, limit)
+            for bound, of_run in zip(bounds, by_run, strict=False)
+            for row, limit in zip(of_run, by_run[place[bound]] if bound else of_run, strict=True)
+        ]
+        if calibration is not None:
+            rows = against_lru(rows, calibration.spread)
+        if flash_mib_s is not None:
+            rows = [_with_flash_time(row, counted, flash_mib_s) for row in rows]
+        if not batches.sized:
+            rows = [row.without_bytes() for row in rows]
+        config = {
+            "policies": list(dict.fromkeys(run.policy.name for run in chosen)),
+            "bank_bytes": batches.bank_bytes if batches.sized else None,
+            "token_cycle_bytes": batches.token_cycle_bytes if batches.sized else None,
+            "tokens_decode": counted.tokens,
+            "passes_decode": counted.passes,
+            "cache_bytes": budgets.tolist() if batches.sized else None,
+            "cache_slots": [batches.slots(int(b)) for b in budgets] if batches.in_slots else None,
+            "cache_fraction": [float(budget) / max(1, batches.bank_bytes) for budget in budgets],
+            "seed": seed,
+            "bypass": batches.bypass,
+            "per_layer": per_layer,
+            "validate": validate,
+            "flash_mib_s": flash_mib_s,
+            "time": None if calibration is None else summary(calibration, trace),
+            "train": None if train is None else train.name,
+            "skip": skip,
+            "warm": None if warm is None else warm.name,
+            "pin_from": None if counts is None else counts.name,
+        }
+        return ReplayResult(
+            rows=rows,
+            config=config,
+            notes=[
+                *trace.warnings,
+                *left_out,
+                *notes(batches, rows),
+                *unranked(trace),
+                *(time_notes(rows, calibration) if calibration is not None else ()),
+            ],
+            trace=trace,
+        )
+
+    return Prepared([run.policy for run in replayed], budgets, rows_of, result)
 
 
 def _with_bound(
@@ -276,19 +343,16 @@ def _with_bound(
 
 
 def _on_threads(
-    rows_of: Callable[[int, np.ndarray], list[Row]],
-    n_runs: int,
-    budgets: np.ndarray,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
+    work: Prepared, jobs: int, progress: Callable[[int, int], None] | None
 ) -> list[list[Row]]:
-    """Call ``rows_of(run, some of the budgets)`` for all; return the rows by run and budget."""
-    size = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
+    """Run all cells of `work`; return the rows by run and budget."""
+    n_runs, budgets = len(work.policies), work.budgets
+    size = budgets_a_task(jobs)
     tasks = [(run, start) for run in range(n_runs) for start in range(0, len(budgets), size)]
     by_task: dict[tuple[int, int], list[Row]] = {}
     done = 0
     for index, rows in on_threads(
-        lambda task: rows_of(task[0], budgets[task[1] : task[1] + size]), tasks, jobs
+        lambda task: work.rows_of(task[0], budgets[task[1] : task[1] + size]), tasks, jobs
     ):
         by_task[tasks[index]] = rows
         done += len(rows)
@@ -298,6 +362,16 @@ def _on_threads(
     for run, start in tasks:
         by_run[run] += by_task[run, start]
     return by_run
+
+
+def threads_of(jobs: int | None) -> int:
+    """Return how many threads the argument `jobs` asks for; errors are those of `replay`."""
+    return os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
+
+
+def budgets_a_task(jobs: int) -> int:
+    """Return how many budgets one task has where `jobs` of them run at once in a process."""
+    return max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
 
 
 def _with_flash_time(row: Row, counted: Counted, flash_mib_s: float) -> Row:
