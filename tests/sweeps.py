@@ -27,6 +27,17 @@ skip = 1
 [run.params]
 "retention.predictor" = "prev-token"
 """
+SMALL = """
+title = "A small study"
+
+[traces.one]
+file = "one.trace"
+
+[[run]]
+policies = ["lru", "random"]
+cache_cycles = [0.5, 1, 2]
+seeds = [0, 1]
+"""
 REST = """
 [[run]]
 traces = ["one"]

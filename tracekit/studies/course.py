@@ -43,7 +43,7 @@ class Course:
         self._key = self._key_of(unit.key())
         self._budgets: list[int] = []
         self._keys: list[list[str | None]] = []
-        self._records: list[list[dict[str, Any] | None]] = []
+        self._records: list[list[Mapping[str, Any] | None]] = []
         known = self._get(self._key)
         self.part: Part | None = None if known is None else part_of_plain(known)
 
@@ -61,14 +61,14 @@ class Course:
                 places = missing[start : start + size]
                 yield Cells(run, places, [self._budgets[place] for place in places])
 
-    def take(self, cells: Cells, records: Sequence[dict[str, Any]]) -> None:
+    def take(self, cells: Cells, records: Sequence[Mapping[str, Any]]) -> None:
         """Take the rows of `cells`."""
         for place, record in zip(cells.places, records, strict=True):
             self._records[cells.run][place] = record
             self._put(self._keys[cells.run][place], record)
 
     @property
-    def records(self) -> list[list[dict[str, Any]]] | None:
+    def records(self) -> list[list[Mapping[str, Any]]] | None:
         """The rows of each policy of the plan; None as long as one is missing."""
         whole = [[row for row in of_run if row is not None] for of_run in self._records]
         return whole if sum(map(len, whole)) == sum(map(len, self._records)) else None
@@ -81,7 +81,7 @@ class Course:
     def _key_of(self, what: Mapping[str, Any]) -> str | None:
         return None if self._code is None else key_of(what, self._code)
 
-    def _get(self, key: str | None) -> dict[str, Any] | None:
+    def _get(self, key: str | None) -> Mapping[str, Any] | None:
         return None if self._finished is None or key is None else self._finished.get(key)
 
     def _put(self, key: str | None, value: Mapping[str, Any]) -> None:

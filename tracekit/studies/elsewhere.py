@@ -21,7 +21,6 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 # With so many steps for each worker none is idle; with more, workers would open further traces too soon.
 _STEPS_A_WORKER = 2
-_KEPT = "What was finished is kept; begin again where it ended with --resume."
 
 
 class Executor(Protocol):
@@ -137,21 +136,21 @@ def _sentence(error: BaseException, course: Course, cells: Cells | None) -> Trac
     what = f"trace {course.unit.of}"
     if kind == "KilledWorker":
         return TracekitError(
-            f"Workers died again and again while they worked on {what}; often they lack memory. {_KEPT}"
+            f"Workers died again and again while they worked on {what}; often they lack memory."
         )
     if isinstance(error, BrokenExecutor):
         return TracekitError(
-            f"A worker process died while it worked on {what}, and its pool takes no more work. {_KEPT}"
+            f"A worker process died while it worked on {what}, and its pool takes no more work."
         )
     if isinstance(error, CancelledError) or type(error).__module__.startswith("distributed."):
-        return TracekitError(f"The connection to the workers was lost. {_KEPT}")
+        return TracekitError("The connection to the workers was lost.")
     if isinstance(error, ImportError | AttributeError) and "tracekit" in str(error):
         return TracekitError(
             "A worker has no tracekit, or another version of it; install the same version on every "
             "worker."
         )
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
-        return TracekitError(f"The executor was shut down. {_KEPT}")
+        return TracekitError("The executor was shut down.")
     return None
 
 

@@ -40,33 +40,45 @@ class FinishedWork:
     ----------
     n_found : int
         How many figures it held when it was opened.
-    n_taken, n_added : int
-        How many of them were asked for since, and how many were added.
     """
 
     def __init__(self, path: str | Path, is_read: bool = True):
         self.path = Path(path)
-        self.n_taken = 0
-        self.n_added = 0
         self._file: Any = None
         entries = _entries(self._lines())
         self.n_found = len(entries)
-        self._known = entries if is_read else {}
+        self._former = entries if is_read else {}
+        self._new: dict[str, Mapping[str, Any]] = {}
+        self._taken: set[str] = set()
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    @property
+    def n_taken(self) -> int:
+        """How many figures were taken from what it held."""
+        return len(self._taken)
+
+    @property
+    def n_added(self) -> int:
+        """How many figures were added."""
+        return len(self._new)
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
         """Return what was kept under `key`, or None."""
-        found = self._known.get(key)
-        self.n_taken += found is not None
+        found = self._former.get(key)
+        if found is None:
+            return self._new.get(key)
+        self._taken.add(key)
         return found
 
     def put(self, key: str, value: Mapping[str, Any]) -> None:
         """Keep `value` under `key`, on disk when this returns."""
+        if key in self._new:  # another seed of the study had the same bound
+            return
+        self._new[key] = value
         if self._file is None:
             self._file = self.path.open("ab")
             self._write_header()
         self._file.write(_line({"key": key, "value": value}))
         self._file.flush()
-        self.n_added += 1
 
     def close(self) -> None:
         """Close the file."""
