@@ -89,7 +89,7 @@ def _workers_here(jobs: int | None) -> Any:
     return LocalCluster(
         n_workers=jobs or os.cpu_count() or 1,
         threads_per_worker=1,
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",
         memory_limit=0,  # as a sweep without workers: a limit would pause a worker for good
         silence_logs=logging.CRITICAL,
     )

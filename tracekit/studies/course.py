@@ -76,7 +76,8 @@ class Course:
     def end(self, part: Part) -> None:
         """Take the part of the unit."""
         self.part = part
-        self._put(self._key, plain_part(part))
+        if self._finished is not None:
+            self._put(self._key, plain_part(part))
 
     def _key_of(self, what: Mapping[str, Any]) -> str | None:
         return None if self._code is None else key_of(what, self._code)

@@ -33,23 +33,21 @@ def row_of_plain(record: Mapping[str, Any], policy: Policy) -> Row:
 
 def plain_part(part: Part) -> dict[str, Any]:
     """Return a part as plain values."""
-    frame = part.frame
-    rows = frame.astype(object).where(frame.notna(), None)
-    return {
-        "columns": list(frame.columns),
-        "types": [str(kind) for kind in frame.dtypes],
-        "rows": [[_plain(value) for value in row] for row in rows.itertuples(index=False)],
-        "notes": part.notes,
-        "warnings": part.warnings,
-    }
+    columns = []
+    for name, values in part.frame.items():
+        pairs = zip(values.tolist(), values.isna().tolist(), strict=True)
+        plain = [None if is_missing else value for value, is_missing in pairs]
+        columns.append([name, str(values.dtype), plain])
+    return {"columns": columns, "notes": part.notes, "warnings": part.warnings}
 
 
 def part_of_plain(record: Mapping[str, Any]) -> Part:
     """Return the part that `plain_part` took apart."""
-    columns = record["columns"]
-    frame = pd.DataFrame(record["rows"], columns=columns, dtype=object)
-    frame = frame.astype(dict(zip(columns, record["types"], strict=True)))
-    return Part(frame, record["notes"], record["warnings"])
+    columns = {
+        name: pd.Series(values, dtype=object).astype(kind)
+        for name, kind, values in record["columns"]
+    }
+    return Part(pd.DataFrame(columns), record["notes"], record["warnings"])
 
 
 def _plain(value: Any) -> Any:
