@@ -130,7 +130,7 @@ class Deadly(PlainPolicy):
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_sweep_and_keeps_the_rest(
-    tmp_path, client, monkeypatch
+    tmp_path, monkeypatch
 ):
     path = write_study(
         tmp_path,

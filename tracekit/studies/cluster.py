@@ -58,18 +58,22 @@ def client_on(where: str, jobs: int | None, tell: Callable[[str], None]) -> Iter
         dask is not installed, or the scheduler does not answer.
     """
     try:
-        from distributed import Client
+        import distributed
     except ImportError as error:
         raise UsageError(
             "--on needs dask.distributed; install it with: pip install 'tracekit[cluster]'"
         ) from error
+    dask: Any = distributed  # its functions have no types
     with _quiet_logs():
         if where == HERE:
-            with _workers_here(jobs) as cluster, Client(cluster, set_as_default=False) as client:
+            with (
+                _workers_here(dask, jobs) as cluster,
+                dask.Client(cluster, set_as_default=False) as client,
+            ):
                 yield client
             return
         try:
-            client = Client(where, timeout=_CONNECT_S, set_as_default=False)
+            client = dask.Client(where, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, ImportError) as error:
             raise TracekitError(
                 f"The scheduler at {_without_secret(where)} does not answer after {_CONNECT_S} s; start "
@@ -83,10 +87,8 @@ def client_on(where: str, jobs: int | None, tell: Callable[[str], None]) -> Iter
             yield client
 
 
-def _workers_here(jobs: int | None) -> Any:
-    from distributed import LocalCluster
-
-    return LocalCluster(
+def _workers_here(dask: Any, jobs: int | None) -> Any:
+    return dask.LocalCluster(
         n_workers=jobs or os.cpu_count() or 1,
         threads_per_worker=1,
         dashboard_address="127.0.0.1:0",

@@ -10,8 +10,10 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
+from contextlib import suppress
+from functools import partial
 from pickle import loads
-from typing import Any, Protocol
+from typing import Any, cast
 
 from tracekit.replaying.run import budgets_a_task
 from tracekit.studies.course import Cells, Course
@@ -21,13 +23,6 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 # With so many steps for each worker none is idle; with more, workers would open further traces too soon.
 _STEPS_A_WORKER = 2
-
-
-class Executor(Protocol):
-    """What has the ``submit`` of ``concurrent.futures``."""
-
-    def submit(self, function: Callable[..., Any], /, *args: Any) -> "Future[Any]":
-        """Call `function` somewhere, and return the future of what it returns."""
 
 
 def run_on(
@@ -56,7 +51,7 @@ class Crew:
         progress: Callable[[int, int], None] | None,
     ):
         self._size = _n_workers(executor)
-        self._executor = _as_futures(executor)
+        self._submit_call = _submit_of(executor)
         self._courses = courses
         self._progress = progress
         todo = [course for course in courses if course.part is None]
@@ -77,7 +72,8 @@ class Crew:
                 self._follow(course, cells, step, self._result(future, course, cells))
         finally:
             for future in self._steps:
-                future.cancel()
+                with suppress(Exception):  # the scheduler may be gone
+                    future.cancel()
             let_go(name for name, _ in self._names.values())
 
     def _has_room(self) -> bool:
@@ -114,7 +110,7 @@ class Crew:
     def _submit(self, course: Course, step: str, *args: Any, cells: Cells | None = None) -> None:
         call = bytes(Call(*self._names[course], step, *args))
         try:
-            future = self._executor.submit(loads, call)
+            future = self._submit_call(loads, call)
         except Exception as error:
             raise _sentence(error, course, cells) or error from error
         self._steps[future] = course, cells, step
@@ -156,20 +152,30 @@ def _sentence(error: BaseException, course: Course, cells: Cells | None) -> Trac
 
 def _n_workers(executor: Any) -> Callable[[], int]:
     """Return a function that says how many steps run at once."""
-    client = getattr(executor, "_client", executor)
-    if hasattr(client, "nthreads"):  # of dask, whose workers come and go
+    client = _dask_client(executor)
+    if client is not None:  # its workers come and go
         return lambda: max(1, sum(client.nthreads().values()))
     size: int = getattr(executor, "_max_workers", None) or os.cpu_count() or 1
     return lambda: size
 
 
-def _as_futures(executor: Any) -> Executor:
-    if hasattr(executor, "get_executor"):  # a dask client
-        found: Executor = executor.get_executor(pure=False)
-        return found
+def _submit_of(executor: Any) -> Callable[..., "Future[Any]"]:
+    """Return the ``submit`` of an executor.
+
+    That of dask itself, whose executor never says that a future was lost with its worker.
+    """
+    client = _dask_client(executor)
+    if client is not None:
+        return partial(client.submit, pure=False)
     if not callable(getattr(executor, "submit", None)):
         raise UsageError(
             "executor takes a dask client, or what has the submit() of concurrent.futures, not "
             f"{type(executor).__name__}."
         )
-    return executor
+    return cast("Callable[..., Future[Any]]", executor.submit)
+
+
+def _dask_client(executor: Any) -> Any:
+    """Return the dask client that `executor` is, or is of; None if it is another executor."""
+    client = getattr(executor, "_client", executor)
+    return client if hasattr(client, "nthreads") else None

@@ -29,8 +29,8 @@ def _run(course: Course, held: Held, jobs: int | None) -> None:
     threads = threads_of(jobs)
     course.begin(held.plan())
     cells = list(course.todo(budgets_a_task(threads)))
-    for index, records in on_threads(lambda c: held.rows(c.run, c.budgets), cells, threads):
-        course.take(cells[index], records)
+    for index, rows in on_threads(lambda c: held.rows(c.run, c.budgets), cells, threads):
+        course.take(cells[index], rows)
     records = course.records
-    assert records is not None
+    assert records is not None  # no cell is left
     course.end(held.part(records))

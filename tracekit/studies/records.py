@@ -27,8 +27,8 @@ def plain_row(row: Row) -> dict[str, Any]:
 
 def row_of_plain(record: Mapping[str, Any], policy: Policy) -> Row:
     """Return the row that `plain_row` took apart."""
-    none = {f.name: None for f in fields(Row)} | {"counters": {}}
-    return Row(**{**none, **record, "replayed": policy, "params": asdict(policy.params)})
+    values: dict[str, Any] = {f.name: None for f in fields(Row)}
+    return Row(**{**values, **record, "replayed": policy, "params": asdict(policy.params)})
 
 
 def plain_part(part: Part) -> dict[str, Any]:
