@@ -16,6 +16,7 @@ from tracekit.cli.options import (
     CacheSlotsOption,
     ForceOption,
     FormatOption,
+    FromDiskOption,
     JobsOption,
     OutputOption,
     QuietOption,
@@ -84,6 +85,7 @@ def replay(
         ),
     ] = False,
     bypass: BypassOption = False,
+    from_disk: FromDiskOption = False,
     static: Annotated[
         bool,
         typer.Option(
@@ -243,6 +245,7 @@ def replay(
                 skip=skip,
                 warm=warmed_by,
                 pin_from=pin_from,
+                from_disk=from_disk or None,
                 progress=progress,
             )
     if predictors:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.replaying.run import Prepared
+from tracekit.replaying.prepare import Prepared
 from tracekit.studies.files import TraceFile
 from tracekit.studies.records import plain_row, row_of_plain
 from tracekit.studies.units import Part, Unit

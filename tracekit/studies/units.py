@@ -18,8 +18,8 @@ from tracekit.policies import POLICIES, Policy, load_policies
 from tracekit.policies.bound import PRICES
 from tracekit.predictors import PREDICTORS, Horizon
 from tracekit.registry import lent
+from tracekit.replaying.prepare import Prepared, prepare
 from tracekit.replaying.rows import Row
-from tracekit.replaying.run import Prepared, prepare
 from tracekit.scoring import predict
 from tracekit.studies.files import TraceFile
 from tracekit.studies.spec import Run
