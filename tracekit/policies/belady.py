@@ -187,4 +187,4 @@ def _belady(
                 discard(bits, words, groups, last)
         hits[b] = n_hits
         resident[b] = used
-    totals[:] = waiting, n_finished, used
+    totals[0], totals[1], totals[2] = waiting, n_finished, used
