@@ -180,7 +180,10 @@ BAD = {
         ["--rounds", "2", "--versus", "--cache-mib"],
         "'--cache-mib' requires an argument",
     ),
-    "no name": (["--rounds", "2", "--versus", "", "-o", ".."], ".. is no name for traces; give one"),
+    "no name": (
+        ["--rounds", "2", "--versus", "", "-o", ".."],
+        ".. is no name for traces; give one",
+    ),
     "open quotes": (["--rounds", "2", "--versus", "--cache-mib '2"], "close its quotes"),
     "help": (["--rounds", "2", "--versus", "--help"], "--help is for the command itself"),
     "no number": (
