@@ -20,7 +20,7 @@ from tracekit.replaying.batches import batches_of, columns_for, model_of, no_bat
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.counting import Counted, without_first
 from tracekit.replaying.from_disk import can_be_fed, rows_from_disk
-from tracekit.replaying.inputs import Runnable, runnable
+from tracekit.replaying.inputs import Kept, Runnable, runnable
 from tracekit.replaying.loads import Loads
 from tracekit.replaying.memory import is_large
 from tracekit.replaying.notes import (
@@ -70,6 +70,7 @@ def replay(
     warm: Trace | None = None,
     pin_from: ExpertCounts | Trace | str | Path | None = None,
     from_disk: bool | None = None,
+    kept: Kept | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -134,6 +135,9 @@ def replay(
         Read the trace piece by piece and hold none of it, for policies that can be fed so. By
         default only where it would take a quarter of the memory of this machine or more. Figures are
         the same. A policy that cannot holds it in memory, and a note says so.
+    kept : dict, optional
+        What predictors guess, where the replay leaves it, for other replays of the same trace with the
+        same `seed` and `train`.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -203,7 +207,7 @@ def replay(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(model, trace.budget_bytes, *sizes)
-    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to its bound is part of every row, so the bounds are always replayed.

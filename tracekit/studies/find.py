@@ -12,6 +12,7 @@ from tracekit.formats import open_any
 from tracekit.replaying.agreement import verified
 from tracekit.studies.spec import Study
 from tracekit.trace import Trace, TracekitError
+from tracekit.trace.urls import is_url
 
 TRACES_VARIABLE = "TRACEKIT_TRACES"
 
@@ -56,7 +57,9 @@ def _locate(
 ) -> list[Path]:
     if source is None:
         return [
-            datasets.resolve(file) if file.startswith(datasets.PREFIX) else study.path.parent / file
+            datasets.resolve(file)
+            if file.startswith(datasets.PREFIX) or is_url(file)
+            else study.path.parent / file
             for file in files
         ]
     named = fetched or os.environ.get(TRACES_VARIABLE)
