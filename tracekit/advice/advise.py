@@ -22,6 +22,7 @@ from tracekit.timing.facts import facts_of
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError
+from tracekit.trace.facts import CAPTURES
 
 _WIDTH = 100
 _SEVERAL = ["prefetch.predictor", "prefetch.horizon"]
@@ -165,7 +166,7 @@ def advise(
         *of_cache(subject, choice.policy, choice.best),
         *of_predictions(subject, choice.policy),
     ]
-    return Advice(subject, findings, [*lacking, *_lacking(trace)])
+    return Advice(subject, findings, [*lacking, *_lacking_of_times(fitted), *_lacking(trace)])
 
 
 def _checked(params: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -212,6 +213,26 @@ def _times(
     if fitted.refusal is not None:
         return None, [f"Time: {fitted.refusal}"]
     return fitted, []
+
+
+def _lacking_of_times(fitted: Fit | None) -> Sequence[str]:
+    """Return what the recording whose times are taken lacks to say more of time."""
+    if fitted is None:
+        return []
+    found = []
+    if fitted.facts.mem_floor_mib is None:
+        found.append(
+            f"{fitted.name} does not say how much memory was free, so a cache that would leave too "
+            "little is not marked; a recording of this version of tracekit does."
+        )
+    if fitted.facts.captured:
+        copied = joined([CAPTURES[name] for name in fitted.facts.captured])
+        found.append(
+            f"{copied.capitalize()} were copied while {fitted.name} was timed, which makes each token "
+            "longer; the times of a recording with --no-logits --no-gate-inputs, given with --calibrate, "
+            "are nearer to those of an engine."
+        )
+    return found
 
 
 def _lacking(trace: Trace) -> Sequence[str]:

@@ -19,16 +19,24 @@ from tracekit.cli.options import (
 )
 from tracekit.cli.output import Output
 from tracekit.datasets import resolve
-from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
+from tracekit.figures import MIB, counted, in_bytes, joined, mib, percent, printable
 from tracekit.trace.errors import UsageError
+from tracekit.trace.facts import CAPTURES
+from tracekit.trace.schema import LAYER_TIMES, SINCE_VERSION_3
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 # Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
-    "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
-    "steps.parquet": ("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
+    "routing.parquet": (
+        *("weights", "residency", "dropped", "logits", "gate_input"),
+        *LAYER_TIMES,
+    ),
+    "steps.parquet": (
+        *("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
+        *SINCE_VERSION_3,
+    ),
     "layers.parquet": ("router_matrix", "router_bias", "selection_bias", "norm_weight"),
 }
 # Without these some questions have no answer. The other columns are absent from many sound traces.
@@ -164,6 +172,8 @@ def _lines(facts: Facts, unverified: str | None) -> Iterator[tuple[str, str]]:
     yield "tokens", _tokens(facts)
     if costs := _costs(facts):
         yield "decoding", costs
+    if run := _run(facts):
+        yield "run", run
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -237,6 +247,26 @@ def _costs(facts: Facts) -> str:
     if not _has_drafts(facts):
         return f"{of('token')} per token, on average"
     return f"{of('pass')} per pass, {of('token')} per kept token, on average"
+
+
+def _run(facts: Facts) -> str:
+    """Write what the recording says of the run besides times and bytes."""
+    parts = []
+    if facts["run_s"] is not None:
+        parts.append(f"{facts['run_s']:,.3g} s")
+    if facts["cpu_ms_per_token_decode"] is not None:
+        parts.append(f"{facts['cpu_ms_per_token_decode']:,.3g} ms of CPU time per decoded token")
+    if facts["evict_ms_per_token_decode"] is not None:
+        parts.append(f"{facts['evict_ms_per_token_decode']:,.3g} ms of evicting")
+    if facts["mem_available_bytes_min"] is not None:
+        left = facts["mem_available_bytes_min"] / MIB
+        parts.append(f"at least {left:,.0f} MiB of memory left")
+    if facts["major_faults"] is not None:
+        parts.append(counted(facts["major_faults"], "major fault"))
+    if facts["captured"] is not None:
+        copied = joined([CAPTURES[name] for name in facts["captured"]]) or "nothing"
+        parts.append(f"{copied} copied while timed")
+    return "; ".join(parts)
 
 
 def _model(model: Facts, inferred: Facts) -> str:

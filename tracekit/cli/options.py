@@ -101,6 +101,14 @@ BypassOption = Annotated[
         "buffer that is not charged to the cache.",
     ),
 ]
+FromDiskOption = Annotated[
+    bool,
+    typer.Option(
+        "--from-disk",
+        help="Read TRACE piece by piece and hold none of it in memory; figures are the same. This is "
+        "the default for a trace that would take a quarter of this machine's memory.",
+    ),
+]
 TrainOption = Annotated[
     Path | None,
     typer.Option(

@@ -16,6 +16,7 @@ from tracekit.cli.options import (
     CacheSlotsOption,
     ForceOption,
     FormatOption,
+    FromDiskOption,
     JobsOption,
     OutputOption,
     QuietOption,
@@ -84,6 +85,7 @@ def replay(
         ),
     ] = False,
     bypass: BypassOption = False,
+    from_disk: FromDiskOption = False,
     static: Annotated[
         bool,
         typer.Option(
@@ -155,8 +157,8 @@ def replay(
             "--pin-from",
             metavar="FILE",
             parser=resolve,
-            help="Take the experts to pin from this file, which counts how often each was used. "
-            "Default: learned as --train says.",
+            help="Take the experts to pin from this file, which counts how often each was used, or "
+            "from another trace. Default: learned as --train says.",
         ),
     ] = None,
     seed: SeedOption = 0,
@@ -243,6 +245,7 @@ def replay(
                 skip=skip,
                 warm=warmed_by,
                 pin_from=pin_from,
+                from_disk=from_disk or None,
                 progress=progress,
             )
     if predictors:

@@ -15,7 +15,7 @@ from tracekit.formats.given import Given
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import Trace, TraceError, UsageError, write_trace
 from tracekit.trace.build import shown
-from tracekit.trace.schema import FACTS_FILE, ROUTING_FILE
+from tracekit.trace.schema import FACTS_FILE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 
 # Imported when they are used: a .trace needs none of the readers, nor what they are made of.
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
         trace = Trace.open(paths[0], validate)
         if options == NOTHING_SAID:
             return trace
-        from tracekit.formats.source import sized
+        from tracekit.formats.sized import sized
 
         return sized(trace, options)
     given = Given.of(paths)
@@ -130,7 +130,9 @@ def format_of(given: Given) -> "Format":
         if reader.recognises(given):
             return reader
     if given.folder is not None:
-        Trace.open(given.folder)  # says what a folder of a trace holds
+        names = {file.path.name for file in given.files}
+        if not names or names & {ROUTING_FILE, STEPS_FILE, LAYERS_FILE}:
+            Trace.open(given.folder)  # says what a folder of a trace lacks
     raise TraceError(what_is_missing(given))
 
 

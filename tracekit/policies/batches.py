@@ -1,25 +1,28 @@
-"""A run as a cache sees it: batches of lookups, in the order they ran.
+"""A run as a cache sees it, or a piece of one: batches of lookups, in the order they ran.
 
 Nothing here knows a trace or a policy.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.known import Guesses, Popularity
+from tracekit.policies.known import Guesses, Later, Popularity
+from tracekit.policies.model import Model
 from tracekit.trace.schema import DECODE
 
 
-@dataclass(frozen=True, eq=False)
-class Batches:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batches(Model):
     """A run as the cache sees it: B batches, one per layer load, in the order they ran.
 
-    A *key* is a dense index of (MoE layer, expert): ``moe_layer * n_expert + expert``. All keys of
-    a batch belong to one layer, so they have one size. A batch has each key once, however many of
-    its tokens selected it.
+    All keys of a batch belong to one layer, so they have one size. A batch has each key once,
+    however many of its tokens selected it. A run that is replayed from disk comes in pieces of whole
+    batches.
 
     Attributes
     ----------
@@ -37,11 +40,6 @@ class Batches:
         The turn and pass of a batch, and the absolute position of its last token.
     phase : uint8 [B]
         0 prefill, 1 decode.
-    expert_bytes : int64 [L]
-        Size of one expert of each MoE layer; 1 where `sized` is False.
-    layer_ids : int16 [L]
-        The model's own number of each MoE layer.
-    n_expert, top_k : int
     weights : float32 [N] or None
         Final routing weight of each key of a *decode* batch (NaN: unknown, and in prefill batches).
         Only given to a policy that is ``lossy``.
@@ -49,22 +47,21 @@ class Batches:
         Only given to a policy that ``needs_predictor``.
     popularity : Popularity or None
         Only given to a policy that ``needs_popularity``.
-    sized : bool
-        Whether the sizes of experts are known; if not, all are taken for equal.
     rows : uint16 [R, top_k] or None
         The experts that the router selected for each token of each batch, in slot order: those of a
         prompt's tokens and of rejected drafts too, and any that the engine left out.
     row_start : int64 [B + 1] or None
         Batch b holds ``rows[row_start[b]:row_start[b + 1]]``, its tokens in the order they ran.
-    bypass : bool
-        The engine may drop at once what a batch has just used, since it stages what it reads in a
-        scratch buffer that is not charged to the cache. Only set for a policy that ``can_bypass``.
-    in_slots : bool
-        A budget is a number of experts of every MoE layer, in bytes; see `shares`.
     warming : bool [B] or None
         Batches of another run that only fill the cache: no figure counts them. None: there are none.
     skipped : bool [B] or None
         Decode batches that no figure of decoded tokens counts. None: there are none.
+    later : Later or None
+        Of a piece of a longer run that is replayed by a policy that looks into the future: what is
+        used after it. None: nothing is.
+    first_decode : int or None
+        Of a piece: the first decode pass of the turn with which it begins, if that pass was in a piece
+        before.
     """
 
     keys: np.ndarray
@@ -75,28 +72,18 @@ class Batches:
     pass_id: np.ndarray
     step: np.ndarray
     phase: np.ndarray
-    expert_bytes: np.ndarray
-    layer_ids: np.ndarray
-    n_expert: int
-    top_k: int
     weights: np.ndarray | None = None
     guesses: Guesses | None = None
     popularity: Popularity | None = None
     rows: np.ndarray | None = None
     row_start: np.ndarray | None = None
-    bypass: bool = False
-    sized: bool = True
-    in_slots: bool = False
     warming: np.ndarray | None = None
     skipped: np.ndarray | None = None
+    later: Later | None = None
+    first_decode: int | None = None
 
     def __len__(self) -> int:
         return len(self.layer)
-
-    @property
-    def n_keys(self) -> int:
-        """How many (layer, expert) pairs the model has."""
-        return len(self.expert_bytes) * self.n_expert
 
     @cached_property
     def lookups(self) -> np.ndarray:
@@ -114,36 +101,46 @@ class Batches:
         decode = (self.phase == DECODE) & self.counted
         return np.asarray(decode if self.skipped is None else decode & ~self.skipped)
 
-    def shares(self, budget: int) -> np.ndarray:
-        """Divide a budget of the whole model among its MoE layers, int64 [L].
-
-        Each gets the same number of bytes; with `in_slots`, the same number of experts.
-        """
-        if not self.in_slots:
-            return np.full(len(self.expert_bytes), budget // len(self.expert_bytes), np.int64)
-        return np.asarray(self.slots(budget) * self.expert_bytes)
-
-    def slots(self, budget: int) -> int:
-        """Return how many experts of every MoE layer `budget` holds."""
-        return budget // int(self.expert_bytes.sum())
+    @property
+    def n_positions(self) -> int:
+        """How many positions uses can have: N, and then one for each key's first use `later`."""
+        return len(self.keys) + (0 if self.later is None else self.n_keys)
 
     @cached_property
-    def key_bytes(self) -> np.ndarray:
-        """Size of each key, int64 [n_keys]."""
-        return np.repeat(self.expert_bytes, self.n_expert)
-
-    @cached_property
-    def layer_of_lookup(self) -> np.ndarray:
-        """Index of each lookup's MoE layer, uint8 [N] (uint16 from 257 layers on)."""
+    def layer_of_position(self) -> np.ndarray:
+        """Index of the MoE layer of the use at each position, uint8 or uint16 [n_positions]."""
         dtype = np.min_scalar_type(max(len(self.expert_bytes) - 1, 0))
-        return np.repeat(self.layer.astype(dtype), self.lookups)
+        layers = np.repeat(self.layer.astype(dtype), self.lookups)
+        if self.later is None:
+            return layers
+        of_later = np.zeros(self.n_keys, dtype)
+        used = np.flatnonzero(self.later.rank >= 0)
+        of_later[self.later.rank[used]] = used // self.n_expert
+        return np.concatenate([layers, of_later])
+
+    @property
+    def next_use(self) -> np.ndarray:
+        """Position of each key's next lookup, int32 [N]; `n_positions` where there is none.
+
+        Positions from N on are those of the keys' first uses `later`, in their order.
+        """
+        return self._uses[0]
+
+    @property
+    def first_use(self) -> np.ndarray:
+        """Position of the first lookup of each key, int32 [n_keys]; `n_positions`: there is none."""
+        return self._uses[1]
 
     @cached_property
-    def next_use(self) -> np.ndarray:
-        """Position in `keys` of each key's next lookup, int32 [N]; N where there is none."""
-        next_use = np.empty(len(self.keys), np.int32)
-        _next_use(self.keys, next_use, np.full(self.n_keys, len(self.keys), np.int32))
-        return next_use
+    def _uses(self) -> tuple[np.ndarray, np.ndarray]:
+        n, never = len(self.keys), self.n_positions
+        next_use = np.empty(n, np.int32)
+        first_use = np.full(self.n_keys, never, np.int32)
+        if self.later is not None:
+            used = self.later.rank >= 0
+            first_use[used] = n + self.later.rank[used]
+        _next_use(self.keys, next_use, first_use)
+        return next_use, first_use
 
     @cached_property
     def after_first_decode(self) -> np.ndarray:
@@ -157,6 +154,8 @@ class Batches:
         turn = np.cumsum(np.diff(self.turn, prepend=self.turn[:1]) != 0)
         first_pass = np.full(int(turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
         np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
+        if self.first_decode is not None and len(turn):
+            first_pass[0] = min(first_pass[0], self.first_decode)
         return np.asarray(decode & (self.pass_id > first_pass[turn]))
 
     def routing_rows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -202,15 +201,30 @@ class Batches:
             skipped=None if self.skipped is None else self.skipped[which],
         )
 
-    @property
-    def bank_bytes(self) -> int:
-        """Bytes of all experts of all MoE layers."""
-        return int(self.expert_bytes.sum()) * self.n_expert
 
-    @property
-    def token_cycle_bytes(self) -> int:
-        """Bytes one token touches over all layers: sum over layers of k × expert bytes."""
-        return int(self.expert_bytes.sum()) * self.top_k
+def joined(pieces: Sequence[Batches]) -> Batches:
+    """Return the pieces of a run, from its first to its last, as one; without what is used `later`."""
+    if len(pieces) == 1:
+        return pieces[0] if pieces[0].later is None else replace(pieces[0], later=None)
+    per_batch = ("layer", "turn", "pass_id", "step", "phase", "counted", "counted_decode")
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(piece, name) for piece in pieces])
+        for name in ("keys", "admit_rank", *per_batch)
+    }
+    counted, counted_decode = columns.pop("counted"), columns.pop("counted_decode")
+    lookups = np.concatenate([piece.lookups for piece in pieces])
+    return replace(
+        pieces[0],
+        **columns,
+        batch_start=np.append(0, np.cumsum(lookups)),
+        warming=~counted,
+        skipped=counted & (columns["phase"] == DECODE) & ~counted_decode,
+        weights=None,
+        guesses=None,
+        rows=None,
+        row_start=None,
+        later=None,
+    )
 
 
 def _positions(starts: np.ndarray, which: np.ndarray) -> np.ndarray:
@@ -220,7 +234,7 @@ def _positions(starts: np.ndarray, which: np.ndarray) -> np.ndarray:
     return np.asarray(np.arange(n.sum()) + np.repeat(starts[which] - first, n))
 
 
-# One pass from the end, which remembers where each key was seen last.
+# One pass from the end, which remembers where each key was seen last: in the end, its first use.
 @kernel
 def _next_use(keys: np.ndarray, next_use: np.ndarray, seen: np.ndarray) -> None:
     for p in range(keys.size - 1, -1, -1):

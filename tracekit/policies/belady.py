@@ -1,15 +1,20 @@
 """Belady's rule: evict the entry whose next use is furthest away."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.positions import add, discard, empty_set, holds, largest
+from tracekit.policies.base import Batches, Cell, register
+from tracekit.policies.cells import cells_of
+from tracekit.policies.fed import FedPolicy, Run
+from tracekit.policies.intervals import waiting_keys
+from tracekit.policies.model import Model
+from tracekit.policies.positions import add, discard, holds, largest, set_of
 
 
 @register
-class Belady(Policy):
+class Belady(FedPolicy):
     """Evict the entry whose next use is furthest away (L. A. Belady, 1966).
 
     Entries that are never used again go first, the one admitted first before the others. At equal
@@ -25,27 +30,84 @@ class Belady(Policy):
     offline = True
     can_bypass = True
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        return cells_of_kernel(
-            batches,
-            budgets,
-            per_lookup,
-            _belady,
-            batches.keys,
-            batches.admit_rank,
-            batches.batch_start,
-            batches.layer,
-            batches.next_use,
-            batches.layer_of_lookup,
-            batches.expert_bytes,
-            batches.n_expert,
-            state=lambda: (
-                *empty_set(len(batches.keys)),
-                np.zeros(batches.n_keys, np.int64),
-                np.empty(batches.n_keys, np.int32),
-            ),
+    def start(self, model: Model, budgets: np.ndarray) -> "BeladyRun":
+        return BeladyRun(model, budgets)
+
+
+class BeladyRun(Run):
+    """One budget after the other over each piece.
+
+    A piece knows for each key where it is used next, also if that is after the piece (`Later`).
+    Between pieces it is known of each key whether it is resident and used again (`waits`).
+    """
+
+    def __init__(self, model: Model, budgets: np.ndarray):
+        self._budgets = budgets
+        self._n_lookups = 0  # of the pieces before
+        self._states = [_State.empty(model.n_keys) for _ in budgets]
+
+    def feed(self, batches: Batches, per_lookup: bool = False) -> list[Cell]:
+        states = iter(self._states)
+
+        def run(cell: Cell, hit: np.ndarray) -> Cell:
+            state = next(states)
+            resident = set_of(batches.first_use[state.waits], batches.n_positions)
+            _belady(
+                batches.keys,
+                batches.admit_rank,
+                batches.batch_start,
+                batches.layer,
+                batches.next_use,
+                batches.layer_of_position,
+                batches.expert_bytes,
+                batches.n_expert,
+                self._n_lookups,
+                *resident,
+                state.admitted,
+                state.finished,
+                state.totals,
+                cell.budget_bytes,
+                batches.bypass,
+                cell.hits,
+                cell.resident_bytes,
+                hit,
+            )
+            state.waits = waiting_keys(batches, resident[0])
+            return cell
+
+        cells = cells_of(batches, self._budgets, per_lookup, run)
+        self._n_lookups += len(batches.keys)
+        return cells
+
+
+@dataclass
+class _State:
+    """What one budget holds between two pieces.
+
+    Attributes
+    ----------
+    waits : int [W]
+        The resident keys that are used again.
+    admitted : int64 [n_keys]
+        When each was admitted, counted in lookups of the whole run.
+    finished : int32 [n_keys]
+        The first of them are resident and never used again.
+    totals : int64 [3]
+        How many wait, how many are finished, and the resident bytes.
+    """
+
+    waits: np.ndarray
+    admitted: np.ndarray
+    finished: np.ndarray
+    totals: np.ndarray
+
+    @classmethod
+    def empty(cls, n_keys: int) -> "_State":
+        return cls(
+            np.empty(0, np.int64),
+            np.zeros(n_keys, np.int64),
+            np.empty(n_keys, np.int32),
+            np.zeros(3, np.int64),
         )
 
 
@@ -61,25 +123,27 @@ def _belady(
     batch_start: np.ndarray,
     batch_layer: np.ndarray,
     next_use: np.ndarray,
-    layer_of_lookup: np.ndarray,
+    layer_of_position: np.ndarray,
     expert_bytes: np.ndarray,
     n_expert: int,
+    n_before: int,
     bits: np.ndarray,
     words: np.ndarray,
     groups: np.ndarray,
     admitted: np.ndarray,
     finished: np.ndarray,
+    totals: np.ndarray,
     budget: int,
     bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
-    n_positions = keys.size
-    top = np.int64(0)  # no group after this one holds anything
-    waiting = np.int64(0)  # entries in the set whose position has not passed
-    n_finished = np.int64(0)
-    used = np.int64(0)
+    n_positions = layer_of_position.size
+    top = np.int64(groups.size - 1)  # no group after this one holds anything
+    waiting, n_finished, used = (
+        totals  # `waiting`: entries in the set whose position has not passed
+    )
     for b in range(batch_start.size - 1):
         start = batch_start[b]
         stop = batch_start[b + 1]
@@ -88,7 +152,7 @@ def _belady(
             is_hit = holds(bits, p)
             n_hits += np.int64(is_hit)
             if not is_hit:
-                admitted[keys[p]] = start + admit_rank[p]
+                admitted[keys[p]] = n_before + start + admit_rank[p]
             if hit.size:
                 hit[p] = is_hit
         waiting -= n_hits
@@ -118,8 +182,9 @@ def _belady(
                 while groups[top] == 0:
                     top -= 1
                 last = largest(bits, words, groups, top)
-                used -= expert_bytes[layer_of_lookup[last]]
+                used -= expert_bytes[layer_of_position[last]]
                 waiting -= 1
                 discard(bits, words, groups, last)
         hits[b] = n_hits
         resident[b] = used
+    totals[:] = waiting, n_finished, used

@@ -6,8 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
-from tracekit.policies.limits import limits_of
-from tracekit.policies.shares import one_layer
+from tracekit.policies.fed import FedPolicy, Run
+from tracekit.policies.limits import LimitsRun
+from tracekit.policies.model import Model
+from tracekit.policies.shares import model_of_layer, one_layer
 
 # What a report and a study ask for: 0.1 s a budget at 40,000 lookups.
 PRICES = 100
@@ -33,7 +35,7 @@ class BoundParams:
 
 
 @register
-class Bound(Policy):
+class Bound(FedPolicy):
     """No demand policy of a class has more hits than this at a budget, or reads fewer bytes.
 
     *The class.* A demand policy reads an expert only when a batch asks for it, keeps the experts of a
@@ -94,10 +96,8 @@ class Bound(Policy):
         """Say in words which policies it bounds: what stands after *every policy that*."""
         return bounded(bypass)
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Limit]:
-        return limits_of(batches, budgets, self.params.prices)
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
+        return LimitsRun(model, budgets, self.params.prices)
 
 
 class BoundInShares(Bound):
@@ -116,19 +116,8 @@ class BoundInShares(Bound):
         )
         return f"gives each MoE layer {share}, and there {bounded(bypass)}"
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Limit]:
-        shares = np.array([batches.shares(budget) for budget in budgets.tolist()])
-        totals = np.zeros((len(budgets), len(_TOTALS)), np.int64)
-        for layer in range(len(batches.expert_bytes)):
-            alone = one_layer(batches, layer, np.flatnonzero(batches.layer == layer))
-            of_layer = super().simulate(alone, shares[:, layer])
-            totals += [[getattr(limit, name) for name in _TOTALS] for limit in of_layer]
-        return [
-            Limit(int(budget), **dict(zip(_TOTALS, found, strict=True)))
-            for budget, found in zip(budgets, totals.tolist(), strict=True)
-        ]
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
+        return _LimitsInShares(model, budgets, self.params.prices)
 
 
 class BoundAhead(Bound):
@@ -163,7 +152,31 @@ class BoundAhead(Bound):
     def simulate(
         self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
     ) -> list[Limit]:
-        return limits_of(batches, budgets, self.params.prices, self.most)
+        """Judge the whole run: what is best read ahead depends on all of it."""
+        run = LimitsRun(batches, np.asarray(budgets, np.int64), self.params.prices, self.most)
+        return run.feed(batches)
+
+
+class _LimitsInShares(Run):
+    """The limits of every layer alone with its share of the budget, added up."""
+
+    def __init__(self, model: Model, budgets: np.ndarray, prices: int):
+        shares = np.array([model.shares(budget) for budget in budgets.tolist()])
+        self._budgets = budgets
+        self._runs = [
+            LimitsRun(model_of_layer(model, layer), shares[:, layer], prices)
+            for layer in range(model.n_layers)
+        ]
+
+    def feed(self, batches: Batches, per_lookup: bool = False) -> list[Limit]:
+        found = np.zeros((len(self._budgets), len(_TOTALS)), np.int64)
+        for layer, run in enumerate(self._runs):
+            alone = one_layer(batches, layer, np.flatnonzero(batches.layer == layer))
+            found += [[getattr(limit, name) for name in _TOTALS] for limit in run.feed(alone)]
+        return [
+            Limit(int(budget), **dict(zip(_TOTALS, totals, strict=True)))
+            for budget, totals in zip(self._budgets, found.tolist(), strict=True)
+        ]
 
 
 _TOTALS = [each.name for each in fields(Limit) if each.name != "budget_bytes"]

@@ -1,17 +1,48 @@
 """Evict what is least likely to be used soon, by what followed what so far."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
+from tracekit.policies.base import Batches, Cell, StateArray, register
+from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.following import Following, judge, learn, nothing_learned
+from tracekit.policies.model import Model
 from tracekit.policies.offers import NONE, cheapest_of, least_of, nearness_of, next_to_go
+
+_NO_KEYS, _NO_COUNTS = np.empty(0, np.int32), np.empty(0, np.int64)
+
+
+class Residents(NamedTuple):
+    """Which experts are resident at each of C budgets, and what may go.
+
+    Attributes
+    ----------
+    is_resident : bool [C, n_keys]
+    offer : float32 [C, n_keys]
+        What keeping a key is worth, or infinity where it cannot go.
+    least : float32 [C, L]
+        The least offer of each layer.
+    touched : int64 [n_keys]
+        The lookup that touched each key last, counted over the whole run; -1: none.
+    used : int64 [C]
+        Resident bytes.
+    counts : int64 [2]
+        Rows of the table that are given out, and lookups so far.
+    """
+
+    is_resident: np.ndarray
+    offer: np.ndarray
+    least: np.ndarray
+    touched: np.ndarray
+    used: np.ndarray
+    counts: np.ndarray
 
 
 @register
-class Follow(Policy):
+class Follow(FedPolicy):
     """Evict the resident that is least likely to be used soon, judged by what followed what so far.
 
     Each layer keeps a table: when a token used expert i, how often did the next token use expert e?
@@ -71,10 +102,8 @@ All numbers are 32-bit floats."""
             StateArray("last", "L × k", 2 * n_layers * top_k, "the last token's experts"),
         )
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        return self._run(batches, budgets, per_lookup, False)[0]
+    def start(self, model: Model, budgets: np.ndarray) -> "FollowRun":
+        return FollowRun(model, budgets)
 
     def victims(self, batches: Batches, budget: int) -> list[list[int]]:
         """Return the keys that are evicted after each batch, in order: what a port is checked with.
@@ -85,19 +114,40 @@ All numbers are 32-bit floats."""
         budget : int
             Bytes.
         """
-        _, gone, n_gone = self._run(batches, np.array([budget], np.int64), False, True)
+        gone = np.empty(len(batches.keys), np.int32)
+        n_gone = np.zeros(len(batches), np.int64)
+        FollowRun(batches, np.array([budget], np.int64)).feed(batches, gone=gone, n_gone=n_gone)
         stops = np.cumsum(n_gone)
         return [part.tolist() for part in np.split(gone[: stops[-1]], stops[:-1])]
 
-    def _run(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool, log: bool
-    ) -> tuple[list[Cell], np.ndarray, np.ndarray]:
-        n_batches = len(batches)
-        hits = np.empty((len(budgets), n_batches), np.int32)
-        resident = np.empty((len(budgets), n_batches), np.int64)
-        hit = np.empty((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
-        gone = np.empty(len(batches.keys) if log else 0, np.int32)
-        n_gone = np.zeros(n_batches, np.int64)
+
+class FollowRun(Run):
+    """All budgets in one pass over each piece, since what is learned does not depend on them."""
+
+    def __init__(self, model: Model, budgets: np.ndarray):
+        self._budgets = budgets
+        self._nearness = nearness_of(model.n_layers)
+        self._learned = nothing_learned(model)
+        self._residents = Residents(
+            is_resident=np.zeros((len(budgets), model.n_keys), np.bool_),
+            offer=np.full((len(budgets), model.n_keys), NONE),
+            least=np.full((len(budgets), model.n_layers), NONE),
+            touched=np.full(model.n_keys, -1, np.int64),
+            used=np.zeros(len(budgets), np.int64),
+            counts=np.array([1, 0], np.int64),
+        )
+
+    def feed(
+        self,
+        batches: Batches,
+        per_lookup: bool = False,
+        gone: np.ndarray = _NO_KEYS,
+        n_gone: np.ndarray = _NO_COUNTS,
+    ) -> list[Cell]:
+        """Replay the next piece; `gone` int32 [N] and `n_gone` int64 [B] get the keys that are evicted."""
+        hits = np.empty((len(self._budgets), len(batches)), np.int32)
+        resident = np.empty(hits.shape, np.int64)
+        hit = np.empty((len(self._budgets), len(batches.keys) if per_lookup else 0), np.bool_)
         rows, row_start = batches.routing_rows()
         _follow(
             batches.keys,
@@ -106,9 +156,11 @@ All numbers are 32-bit floats."""
             rows,
             row_start,
             batches.expert_bytes,
-            nearness_of(len(batches.expert_bytes)),
-            nothing_learned(batches),
-            budgets,
+            self._nearness,
+            self._learned,
+            self._residents,
+            np.empty(batches.n_layers, np.float32),
+            self._budgets,
             batches.bypass,
             hits,
             resident,
@@ -116,11 +168,10 @@ All numbers are 32-bit floats."""
             gone,
             n_gone,
         )
-        cells = [
+        return [
             Cell(int(budget), hits[c], resident[c], hit=hit[c] if per_lookup else None)
-            for c, budget in enumerate(budgets)
+            for c, budget in enumerate(self._budgets)
         ]
-        return cells, gone, n_gone
 
 
 # What is learned does not depend on the budget, so all budgets share one pass. Each budget keeps an
@@ -137,6 +188,8 @@ def _follow(
     expert_bytes: np.ndarray,
     nearness: np.ndarray,
     state: Following,
+    residents: Residents,
+    scaled: np.ndarray,
     budgets: np.ndarray,
     bypass: bool,
     hits: np.ndarray,
@@ -145,18 +198,11 @@ def _follow(
     gone: np.ndarray,
     n_gone: np.ndarray,
 ) -> None:
-    n_layers = expert_bytes.size
     n_expert = state.table.shape[1]
-    n_keys = n_layers * n_expert
-    is_resident = np.zeros((budgets.size, n_keys), np.bool_)
-    offer = np.full((budgets.size, n_keys), NONE)
-    least = np.full((budgets.size, n_layers), NONE)
+    is_resident, offer, least, touched, used, counts = residents
     offer_bits = offer.view(np.int32)
     least_bits = least.view(np.int32)
-    used = np.zeros(budgets.size, np.int64)
-    touched = np.full(n_keys, -1, np.int64)
-    scaled = np.empty(n_layers, np.float32)
-    n_rows = 1
+    n_rows, before = counts
     n_logged = 0
     for b in range(batch_layer.size):
         layer = int(batch_layer[b])
@@ -167,7 +213,7 @@ def _follow(
             n_rows = learn(state, n_rows, layer, rows[r])
         judge(state, layer)
         for p in range(start, stop):
-            touched[keys[p]] = p
+            touched[keys[p]] = before + p
         for c in range(budgets.size):
             n_hits = np.int64(0)
             here = is_resident[c]
@@ -211,3 +257,4 @@ def _follow(
             least_bits[c, layer] = least_of(bits, layer, n_expert)
             hits[c, b] = n_hits
             resident[c, b] = used[c]
+    counts[:] = n_rows, before + keys.size

@@ -108,7 +108,7 @@ def _follow_acting(
     scaled = np.empty(n_layers, np.float32)
     touched = np.full(n_keys, -1, np.int64)
     colder = -1  # a read ahead is colder than all that was touched, and than earlier ones
-    n_rows = 1
+    n_rows = np.int64(1)  # as `learn` returns it: numba compiles that once
     used = demand = useful_bytes = reads = useful = late = skipped = evicted = promoted = 0
     for b in range(batch_layer.size):
         layer = int(batch_layer[b])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches
+from tracekit.policies.model import Model
 
 # Rates of the two running averages of use, and the share of the fast one in their mixture.
 FAST = np.float32(0.4)
@@ -52,13 +52,12 @@ class Following(NamedTuple):
     context: np.ndarray
 
 
-def nothing_learned(batches: Batches) -> Following:
+def nothing_learned(model: Model) -> Following:
     """Return the state before the first token: every expert of a layer is equally likely."""
-    n_keys, n_expert = batches.n_keys, batches.n_expert
-    rows, _ = batches.routing_rows()
-    even = np.float32(batches.top_k / n_expert)
-    # A row is given to a key when a token has selected it, so memory follows what was selected.
-    table = np.empty((1 + min(n_keys, rows.size), n_expert), np.float32)
+    n_keys, n_expert = model.n_keys, model.n_expert
+    even = np.float32(model.top_k / n_expert)
+    # A row is given to a key when a token has selected it. Until then it takes no memory.
+    table = np.empty((1 + n_keys, n_expert), np.float32)
     table[0] = even
     return Following(
         fast=np.full(n_keys, even),
@@ -68,7 +67,7 @@ def nothing_learned(batches: Batches) -> Following:
         table=table,
         row_of=np.zeros(n_keys, np.int32),
         learned=np.zeros(len(table), np.int32),
-        context=np.full((len(batches.expert_bytes), rows.shape[1]), -1, np.int32),
+        context=np.full((model.n_layers, model.top_k), -1, np.int32),
     )
 
 
@@ -86,7 +85,9 @@ def learn(state: Following, n_rows: int, layer: int, experts: np.ndarray) -> int
                 place = n_rows
                 n_rows += 1
                 state.row_of[base + context[i]] = place
-                state.table[place] = average
+                # One by one: to copy a whole array takes numba longer to compile than all the rest.
+                for e in range(n_expert):
+                    state.table[place, e] = average[e]
             row = state.table[place]
             rate = np.float32(max(LEAST_RATE, 1.0 / (state.learned[place] + 2)))
             state.learned[place] += 1

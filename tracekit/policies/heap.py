@@ -43,8 +43,7 @@ class Heap(NamedTuple):
     last: np.ndarray
 
 
-@inlined
-def empty_heap(n_keys: int) -> Heap:
+def new_heap(n_keys: int) -> Heap:
     """Return a heap without entries, in which no key is worth anything."""
     return Heap(
         np.zeros(n_keys + 2, np.int32),
@@ -53,6 +52,9 @@ def empty_heap(n_keys: int) -> Heap:
         np.zeros(n_keys, np.float64),
         np.full(n_keys, -1, np.int64),
     )
+
+
+empty_heap = inlined(new_heap)  # the same, within a kernel
 
 
 @inlined

@@ -16,7 +16,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches
-from tracekit.policies.positions import add, discard, empty_set, holds, largest
+from tracekit.policies.positions import add, discard, holds, largest, members, set_of
 from tracekit.trace.schema import DECODE
 
 
@@ -32,7 +32,8 @@ class Room:
         in hand stays until its load ends and takes its room, and an interval takes room between
         its two batches.
     next_use : int32 [N]
-        Position of each key's next lookup where that closes an interval that counts; N elsewhere.
+        Position of each key's next lookup where that closes an interval that counts;
+        ``batches.n_positions`` elsewhere.
     """
 
     batches: Batches
@@ -46,11 +47,19 @@ class Room:
         """
         next_use = batches.next_use
         ends = batches.counted_decode if decode_only else batches.counted
-        if not ends.all():
-            n = len(batches.keys)
-            counts = np.append(np.repeat(ends, batches.lookups), False)
-            next_use = np.where(counts[next_use], next_use, n).astype(np.int32)
-        return cls(batches, next_use)
+        counts = np.repeat(ends, batches.lookups)
+        if batches.later is not None:
+            later = batches.later
+            of_later = np.zeros(batches.n_keys, np.bool_)
+            used = later.rank >= 0
+            of_later[later.rank[used]] = (later.counts_decode if decode_only else later.counts)[
+                used
+            ]
+            counts = np.concatenate([counts, of_later])
+        if not counts.all():
+            never = batches.n_positions
+            next_use = np.where(np.append(counts, False)[next_use], next_use, never)
+        return cls(batches, next_use.astype(np.int32, copy=False))
 
     def read_ahead(self, counted: np.ndarray, most: int) -> tuple["Room", int]:
         """Leave out the lookups that are best read ahead, and say how many they are.
@@ -88,42 +97,10 @@ class Room:
         among: np.ndarray | None = None,
         divisible: bool = False,
     ) -> tuple[int, int]:
-        """Keep intervals by Belady's rule: where room is short, the one that ends last goes.
-
-        At equal `sizes` no choice keeps more intervals. With `divisible` an interval may be kept in
-        part, and no choice keeps more bytes.
-
-        Parameters
-        ----------
-        capacity : int64 [B]
-            Bytes that intervals may take after each batch.
-        sizes : int64 [L]
-            Bytes of an interval of each layer.
-        among : bool [L], optional
-            The layers whose intervals count; all by default.
-        divisible : bool
-
-        Returns
-        -------
-        kept, kept_bytes : int
-            Intervals kept, those kept in part included, and their bytes.
-        """
-        if among is None:
-            among = np.ones(len(sizes), np.bool_)
-        kept, kept_bytes = _most_kept(
-            self.batches.batch_start,
-            self.batches.layer,
-            self.next_use,
-            self.batches.layer_of_lookup,
-            np.asarray(capacity, np.int64),
-            np.asarray(sizes, np.int64),
-            among,
-            divisible,
-            self.batches.bypass,
-            *empty_set(len(self.next_use)),
-            np.zeros(len(self.next_use) if divisible else 0, np.int64),
-        )
-        return int(kept), int(kept_bytes)
+        """Return how many intervals `Kept` keeps of a whole run, and their bytes."""
+        kept = Kept(self.batches.n_keys, sizes, among, divisible)
+        kept.feed(self, capacity)
+        return kept.intervals, kept.bytes
 
     def spans(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return of each interval the first batch after which it takes room, the batch after the last, and its layer.
@@ -157,6 +134,90 @@ class Room:
         )
 
 
+class Kept:
+    """Intervals kept by Belady's rule: where room is short, the one that ends last goes.
+
+    At equal `sizes` no choice keeps more intervals. With `divisible` an interval may be kept in part,
+    and no choice keeps more bytes. A run may come in pieces.
+
+    Parameters
+    ----------
+    n_keys : int
+    sizes : int64 [L]
+        Bytes of an interval of each layer.
+    among : bool [L], optional
+        The layers whose intervals count; all by default.
+    divisible : bool
+    """
+
+    def __init__(
+        self,
+        n_keys: int,
+        sizes: np.ndarray,
+        among: np.ndarray | None = None,
+        divisible: bool = False,
+    ):
+        self._sizes = np.asarray(sizes, np.int64)
+        self._among = np.ones(len(sizes), np.bool_) if among is None else among
+        self._divisible = divisible
+        self._waits = np.empty(0, np.int64)  # keys of the intervals that are open after a piece
+        self._gone = np.zeros(n_keys if divisible else 0, np.int64)  # bytes not kept of each
+        self._totals = np.zeros(3, np.int64)  # bytes in use; intervals kept, and their bytes
+
+    @property
+    def intervals(self) -> int:
+        """Intervals kept so far, those kept in part included."""
+        return int(self._totals[1])
+
+    @property
+    def bytes(self) -> int:
+        """Their bytes."""
+        return int(self._totals[2])
+
+    def feed(self, room: Room, capacity: np.ndarray) -> None:
+        """Go on with the next piece.
+
+        Parameters
+        ----------
+        room : Room
+            Of the piece.
+        capacity : int64 [B]
+            Bytes that intervals may take after each batch of it.
+        """
+        batches = room.batches
+        n = batches.n_positions
+        closes = batches.first_use[self._waits]
+        gone = np.zeros(n if self._divisible else 0, np.int64)
+        if self._divisible:
+            gone[closes] = self._gone[self._waits]
+        waiting = set_of(closes, n)
+        _most_kept(
+            batches.batch_start,
+            batches.layer,
+            room.next_use,
+            batches.layer_of_position,
+            np.asarray(capacity, np.int64),
+            self._sizes,
+            self._among,
+            self._divisible,
+            batches.bypass,
+            *waiting,
+            gone,
+            self._totals,
+        )
+        self._waits = waiting_keys(batches, waiting[0])
+        if self._divisible and batches.later is not None:
+            self._gone[self._waits] = gone[len(batches.keys) + batches.later.rank[self._waits]]
+
+
+def waiting_keys(batches: Batches, bits: np.ndarray) -> np.ndarray:
+    """Return the keys whose first use after `batches` is in the set `bits` of positions, int64."""
+    if batches.later is None:
+        return np.empty(0, np.int64)
+    by_rank = np.argsort(batches.later.rank)[np.count_nonzero(batches.later.rank < 0) :]
+    return np.asarray(by_rank[members(bits, len(batches.keys), len(batches.keys) + len(by_rank))])
+
+
 # Waiting intervals are a set of numbers, the positions of the lookups that close them, as in
 # `belady`. An interval that was not kept is not in the set when its position comes. `gone` holds the
 # bytes that are missing of an interval that is kept in part.
@@ -165,7 +226,7 @@ def _most_kept(
     batch_start: np.ndarray,
     batch_layer: np.ndarray,
     next_use: np.ndarray,
-    layer_of_lookup: np.ndarray,
+    layer_of_position: np.ndarray,
     capacity: np.ndarray,
     sizes: np.ndarray,
     among: np.ndarray,
@@ -175,12 +236,11 @@ def _most_kept(
     words: np.ndarray,
     groups: np.ndarray,
     gone: np.ndarray,
-) -> tuple[np.int64, np.int64]:
-    n_positions = next_use.size
-    top = np.int64(0)  # no group after this one holds anything
-    used = np.int64(0)
-    kept = np.int64(0)
-    kept_bytes = np.int64(0)
+    totals: np.ndarray,
+) -> None:
+    n_positions = layer_of_position.size
+    top = np.int64(groups.size - 1)  # no group after this one holds anything
+    used, kept, kept_bytes = totals
     for b in range(batch_layer.size):
         for p in range(batch_start[b], batch_start[b + 1]):
             if holds(bits, p):
@@ -208,7 +268,7 @@ def _most_kept(
                 while groups[top] == 0:
                     top -= 1
                 last = largest(bits, words, groups, top)
-                size = sizes[layer_of_lookup[last]]
+                size = sizes[layer_of_position[last]]
                 if divisible:
                     size -= gone[last]
                     if size > used - capacity[b]:
@@ -217,7 +277,7 @@ def _most_kept(
                         break
                 used -= size
                 discard(bits, words, groups, last)
-    return kept, kept_bytes
+    totals[:] = used, kept, kept_bytes
 
 
 # Positions grow with time, so that the lookup with the least previous position was used longest ago;

@@ -1,4 +1,4 @@
-"""What a policy may be given beside the run: guesses of what comes, and what was used elsewhere."""
+"""What a policy may be given beside the run: guesses of what comes, what comes, what was used elsewhere."""
 
 from dataclasses import dataclass
 
@@ -45,3 +45,28 @@ class Popularity:
         if self.turns is None:
             return np.zeros(turn.shape, np.int32)
         return np.searchsorted(self.turns, turn).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """What is used after a piece of a run: what a policy that looks into the future has to know.
+
+    Attributes
+    ----------
+    rank : int32 [n_keys]
+        The keys that are used after the piece, by their first use there: 0, 1, 2, …; -1: never.
+    counts, counts_decode : bool [n_keys]
+        Whether that use is in one of ``Batches.counted``, of ``Batches.counted_decode``.
+    """
+
+    rank: np.ndarray
+    counts: np.ndarray
+    counts_decode: np.ndarray
+
+    def of_keys(self, start: int, stop: int) -> "Later":
+        """Return what is used later of the keys from `start` to `stop` − 1, counted from `start`."""
+        rank = np.full(stop - start, -1, np.int32)
+        used = np.flatnonzero(self.rank[start:stop] >= 0)
+        order = used[np.argsort(self.rank[start + used])]
+        rank[order] = np.arange(len(order))
+        return Later(rank, self.counts[start:stop], self.counts_decode[start:stop])

@@ -2,13 +2,15 @@
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import register
+from tracekit.policies.fed import FedPolicy
 from tracekit.policies.lfu import LFU
-from tracekit.policies.shares import simulate_in_shares
+from tracekit.policies.model import Model
+from tracekit.policies.shares import RunInShares
 
 
 @register
-class LayerLFU(Policy):
+class LayerLFU(FedPolicy):
     """The budget in equal shares per MoE layer; a layer evicts its own least frequently used."""
 
     name = "layer-lfu"
@@ -17,7 +19,5 @@ class LayerLFU(Policy):
     can_bypass = True
     state = LFU.state
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        return simulate_in_shares(LFU().simulate, batches, budgets, per_lookup)
+    def start(self, model: Model, budgets: np.ndarray) -> RunInShares:
+        return RunInShares(LFU(), model, budgets)

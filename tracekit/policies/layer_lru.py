@@ -2,13 +2,15 @@
 
 import numpy as np
 
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import register
+from tracekit.policies.fed import FedPolicy
 from tracekit.policies.lru import LRU
-from tracekit.policies.shares import simulate_in_shares
+from tracekit.policies.model import Model
+from tracekit.policies.shares import RunInShares
 
 
 @register
-class LayerLRU(Policy):
+class LayerLRU(FedPolicy):
     """The budget in equal shares per MoE layer; a layer evicts its own least recently used."""
 
     name = "layer-lru"
@@ -16,7 +18,5 @@ class LayerLRU(Policy):
     in_shares = True
     can_bypass = True
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        return simulate_in_shares(LRU().simulate, batches, budgets, per_lookup)
+    def start(self, model: Model, budgets: np.ndarray) -> RunInShares:
+        return RunInShares(LRU(), model, budgets)

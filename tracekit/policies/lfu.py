@@ -1,17 +1,18 @@
 """Global LFU over (layer, expert), with counts that survive eviction."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
-from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
+from tracekit.kernels import inlined, kernel
+from tracekit.policies.base import StateArray, register
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
+from tracekit.policies.model import Model
 
 
 @register
-class LFU(Policy):
+class LFU(FedPolicy):
     """Evict the entry with the fewest touches so far; of equals, the one touched longest ago.
 
     A batch touches each of its experts once, however many of its tokens selected it. The count
@@ -28,88 +29,187 @@ class LFU(Policy):
     def state(cls, n_layers: int, n_expert: int, top_k: int) -> Sequence[StateArray]:
         return (StateArray("touches", "L × E", 4 * n_layers * n_expert, "how often each was used"),)
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        most_touches = int(np.bincount(batches.layer, minlength=1).max())
-
-        return cells_of_kernel(
-            batches,
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
+        return KernelRun(
             budgets,
-            per_lookup,
             _lfu,
-            batches.keys,
-            batches.batch_start,
-            batches.key_bytes,
-            most_touches,
+            state=lambda: LFUState.empty(model.n_keys, model.n_expert),
+            inputs=lambda batches: (batches.keys, batches.batch_start, batches.key_bytes),
+            go_on=LFUState.renumber,
         )
 
 
-# One list for each number of touches, in the order of last touch: the victim is the first entry of
-# the first list that is not empty. Entries of the batch leave their lists before the eviction,
-# which protects them, and go to the recent end of the next list after it; or before it, if they are
-# not protected. The number of entries in every 64 lists lets the search for the first one skip
-# stretches of empty lists.
+# A rank is how often a key was touched, and in its low bits the number of the lookup that touched it
+# last. The least rank is evicted.
+_LOOKUP = (1 << 32) - 1
+_NONE = np.iinfo(np.int64).max  # above every rank
+
+
+class LFUState(NamedTuple):
+    """What `_lfu` knows and changes. A call of it with the state that another one left continues its run.
+
+    Attributes
+    ----------
+    seen : int32 [n_keys]
+        The keys that earlier calls looked up, in the order of last touch: the lookups of number 0 on.
+    rank : int64 [n_keys]
+        Of each key.
+    is_resident : bool [n_keys]
+    heap : int64 [n_keys + 1]
+        The ranks of the residents, of which some may have grown since.
+    waiting : int64 [n_expert]
+        The ranks of residents that a batch has touched and that are not in the heap.
+    totals : int64 [3]
+        How many ranks are in the heap, bytes resident, how many keys are in `seen`.
+    """
+
+    seen: np.ndarray
+    rank: np.ndarray
+    is_resident: np.ndarray
+    heap: np.ndarray
+    waiting: np.ndarray
+    totals: np.ndarray
+
+    @classmethod
+    def empty(cls, n_keys: int, n_expert: int) -> "LFUState":
+        """Return the state before the first batch."""
+        return cls(
+            np.empty(n_keys, np.int32),
+            np.zeros(n_keys, np.int64),
+            np.zeros(n_keys, np.bool_),
+            np.full(n_keys + 1, _NONE),
+            np.empty(n_expert, np.int64),
+            np.zeros(3, np.int64),
+        )
+
+    def renumber(self) -> None:
+        """Give the lookups new numbers, so that those of another call can follow them."""
+        touched = np.flatnonzero(self.rank)
+        order = touched[np.argsort(self.rank[touched] & _LOOKUP)]
+        self.seen[: len(order)] = order
+        self.rank[order] = (self.rank[order] & ~_LOOKUP) | np.arange(len(order))
+        in_order = np.sort(self.rank[self.is_resident])  # an ascending list is a heap
+        self.heap[: len(in_order)] = in_order
+        self.totals[2] = len(order)
+
+
+# The ranks of the residents form a heap, the least on top. A rank only grows, so a hit changes
+# nothing in the heap: a rank is brought up to date when it comes to the top. If the batch has touched
+# its key, the key is spared: it leaves the heap, and comes back after the eviction, when what the
+# batch has read comes into it. With `bypass` nothing is spared.
+#
+# What leaves the heap leaves a gap on top, which is closed when the next one has to go: most often a
+# rank that comes into the heap fills it.
 @kernel
 def _lfu(
     keys: np.ndarray,
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
-    most_touches: int,
+    seen: np.ndarray,
+    rank: np.ndarray,
+    is_resident: np.ndarray,
+    heap: np.ndarray,
+    waiting: np.ndarray,
+    totals: np.ndarray,
     budget: int,
     bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
-    n_keys = key_bytes.size
-    head = n_keys  # the list of f touches has its sentinel at head + f
-    after, before = empty_lists(n_keys + most_touches + 1)
-    touches = np.zeros(n_keys, np.int32)
-    is_resident = np.zeros(n_keys, np.bool_)
-    in_stretch = np.zeros((most_touches >> 6) + 1, np.int32)
-    first = np.int64(0)  # no list before this one has entries
-    n_linked = np.int64(0)  # entries in all lists
-    used = np.int64(0)
+    size, used, n_seen = totals[0], totals[1], totals[2]
     for b in range(batch_start.size - 1):
-        start = batch_start[b]
-        stop = batch_start[b + 1]
-        n_hits = np.int64(0)
+        start, stop = batch_start[b], batch_start[b + 1]
+        n_waiting = np.int64(0)
         for p in range(start, stop):
             key = keys[p]
+            now = (rank[key] | _LOOKUP) + (1 + n_seen + p)
+            rank[key] = now
             if hit.size:
                 hit[p] = is_resident[key]
-            if is_resident[key]:
-                n_hits += 1
-                unlink(after, before, key)
-                in_stretch[touches[key] >> 6] -= 1
-            else:
-                is_resident[key] = True
-        n_linked -= n_hits
-        if n_hits < stop - start:
-            used += (stop - start - n_hits) * key_bytes[keys[start]]
+            waiting[n_waiting] = now
+            n_waiting += not is_resident[key]
+            is_resident[key] = True
+        hits[b] = stop - start - n_waiting
+        if n_waiting:
+            used += n_waiting * key_bytes[keys[start]]
 
-        for late in range(2):
-            if (late == 0) == bypass:
-                for p in range(start, stop):
-                    key = keys[p]
-                    touches[key] += 1
-                    f = np.int64(touches[key])
-                    append(after, before, head + f, key)
-                    in_stretch[f >> 6] += 1
-                    first = min(first, f)
-                n_linked += stop - start
-                continue
-            while used > budget and n_linked > 0:
-                while after[head + first] == head + first:
-                    if in_stretch[first >> 6] == 0:
-                        first = ((first >> 6) + 1) << 6
-                    else:
-                        first += 1
-                key = pop_cold(after, before, head + first)
-                in_stretch[first >> 6] -= 1
+        spared_from = n_seen + start
+        if bypass:
+            spared_from = np.int64(_LOOKUP)
+            for now in waiting[:n_waiting]:
+                _push(heap, size, now)
+                size += 1
+            n_waiting = np.int64(0)
+        has_gap = False
+        while used > budget:
+            if has_gap:
+                size -= 1
+                _close_gap(heap, size)
+                has_gap = False
+            if size == 0:
+                break
+            p = (heap[0] & _LOOKUP) - n_seen
+            key = keys[p] if p >= 0 else seen[p + n_seen]
+            now = rank[key]
+            if (now & _LOOKUP) >= spared_from:
+                waiting[n_waiting] = now
+                n_waiting += 1
+                has_gap = True
+            elif now == heap[0]:
                 is_resident[key] = False
                 used -= key_bytes[key]
-                n_linked -= 1
-        hits[b] = n_hits
+                has_gap = True
+            else:
+                _sink(heap, size, now)
+        n_placed = np.int64(0)
+        if has_gap and n_waiting:
+            _sink(heap, size, waiting[0])
+            n_placed += 1
+        elif has_gap:
+            size -= 1
+            _close_gap(heap, size)
+        for now in waiting[n_placed:n_waiting]:
+            _push(heap, size, now)
+            size += 1
         resident[b] = used
+    totals[0], totals[1] = size, used
+
+
+@inlined
+def _sink(heap: np.ndarray, size: np.int64, rank: np.int64) -> None:
+    """Put `rank` on top, where there is a gap, or below if others are less."""
+    gap = np.int64(0)
+    while True:
+        below = 2 * gap + 1
+        if below >= size:
+            break
+        if heap[below + 1] < heap[below]:  # behind the last one stands `_NONE`
+            below += 1
+        if rank < heap[below]:
+            break
+        heap[gap] = heap[below]
+        gap = below
+    heap[gap] = rank
+
+
+@inlined
+def _close_gap(heap: np.ndarray, last: np.int64) -> None:
+    """Fill the gap on top with the rank at `last`, the end of the heap, unless that is the gap."""
+    rank = heap[last]
+    heap[last] = _NONE
+    if last > 0:
+        _sink(heap, last, rank)
+
+
+@inlined
+def _push(heap: np.ndarray, size: np.int64, rank: np.int64) -> None:
+    """Put `rank` at the end of the heap of `size` ranks, or above if others are more."""
+    gap = size
+    while gap > 0:
+        above = (gap - 1) >> 1
+        if heap[above] < rank:
+            break
+        heap[gap] = heap[above]
+        gap = above
+    heap[gap] = rank

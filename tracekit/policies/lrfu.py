@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
-from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.heap import empty_heap, look_up, make_room, sink
+from tracekit.policies.base import StateArray, register
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
+from tracekit.policies.heap import Heap, look_up, make_room, new_heap, sink
+from tracekit.policies.model import Model
 
 _LEAST_HALF_LIFE = 0.01  # a batch must not outgrow a float
 _EXPONENTS = 500  # of 2: when the worths have grown so far, all of them are scaled down
@@ -36,7 +37,7 @@ class LRFUParams:
 
 
 @register
-class LRFU(Policy):
+class LRFU(FedPolicy):
     """Evict the least combined recency and frequency (D. Lee et al., IEEE Trans. Computers, 2001).
 
     Each use of an expert counts ``(1/2)^(rounds since then / half_life)``, and an expert is worth
@@ -70,20 +71,25 @@ class LRFU(Policy):
             StateArray("touched", "L × E", 4 * keys, "when that was"),
         )
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        return cells_of_kernel(
-            batches,
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
+        n_keys = model.n_keys
+        return KernelRun(
             budgets,
-            per_lookup,
             _lrfu,
-            batches.keys,
-            batches.batch_start,
-            batches.key_bytes,
-            batches.n_expert,
-            1 / (self.params.half_life * len(batches.expert_bytes)),
-            self.params.forgets,
+            state=lambda: (
+                new_heap(n_keys),
+                np.zeros(n_keys, np.bool_),
+                np.empty(model.n_expert, np.int32),
+                np.empty(n_keys, np.int32),
+                np.zeros(5, np.int64),
+            ),
+            inputs=lambda batches: (
+                batches.keys,
+                batches.batch_start,
+                batches.key_bytes,
+                1 / (self.params.half_life * batches.n_layers),
+                self.params.forgets,
+            ),
         )
 
 
@@ -91,31 +97,30 @@ class LRFU(Policy):
 # nothing is halved: a use counts 2^(time / half-life), and the later uses count the more. Before
 # that leaves the range of floats all worths are scaled down by a power of 2, which is exact but for
 # what is nearly 0. A heap gives the least worth. Missed keys come into it after the eviction, which
-# protects them; keys that were hit and come to its top are spared.
+# protects them; keys that were hit and come to its top are spared. `waiting` has the keys that are
+# resident and not in the heap.
 @kernel
 def _lrfu(
     keys: np.ndarray,
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
-    n_expert: int,
     halvings_a_batch: float,
     forgets: bool,
+    heap: Heap,
+    is_resident: np.ndarray,
+    waiting: np.ndarray,
+    gone: np.ndarray,
+    totals: np.ndarray,
     budget: int,
     bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
-    heap = empty_heap(key_bytes.size)
-    is_resident = np.zeros(key_bytes.size, np.bool_)
-    waiting = np.empty(n_expert, np.int32)  # resident, and not in the heap
-    gone = np.empty(key_bytes.size, np.int32)
-    size = np.int64(0)
-    n_scaled = np.int64(0)
-    used = np.int64(0)
+    size, n_scaled, used, n_batches, n_lookups = totals  # the last two: of the pieces before
     for b in range(batch_start.size - 1):
         start, stop = batch_start[b], batch_start[b + 1]
-        exponent = b * halvings_a_batch - n_scaled * _EXPONENTS
+        exponent = (n_batches + b) * halvings_a_batch - n_scaled * _EXPONENTS
         if exponent >= _EXPONENTS:
             n_scaled += 1
             exponent -= _EXPONENTS
@@ -128,10 +133,10 @@ def _lrfu(
 
         for p in range(start, stop):
             heap.worth[keys[p]] += counts
-            heap.last[keys[p]] = p
+            heap.last[keys[p]] = n_lookups + p
         n_hits, n_waiting, read = look_up(keys, start, stop, key_bytes, is_resident, hit, waiting)
         used += read
-        spared_from = keys.size if bypass else start
+        spared_from = n_lookups + (keys.size if bypass else start)
         size, n_gone, freed = make_room(
             heap, size, key_bytes, used - budget, spared_from, is_resident, waiting, n_waiting, gone
         )
@@ -141,3 +146,4 @@ def _lrfu(
                 heap.worth[key] = 0
         hits[b] = n_hits
         resident[b] = used
+    totals[:] = size, n_scaled, used, n_batches + batch_start.size - 1, n_lookups + keys.size

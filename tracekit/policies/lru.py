@@ -3,11 +3,13 @@
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
+from tracekit.policies.base import Batches, Cell, register
+from tracekit.policies.fed import FedPolicy, Run
+from tracekit.policies.model import Model
 
 
 @register
-class LRU(Policy):
+class LRU(FedPolicy):
     """Evict the entry that was touched longest ago.
 
     What a batch has just used is the most recent of all. So with ``--bypass`` the victims are the
@@ -18,34 +20,62 @@ class LRU(Policy):
     summary = "evicts the least recently used expert of any layer"
     can_bypass = True
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        """Replay all budgets in one pass over the trace."""
-        shape = (len(budgets), len(batches))
+    def start(self, model: Model, budgets: np.ndarray) -> "LRURun":
+        return LRURun(model, budgets)
+
+
+class LRURun(Run):
+    """All budgets in one pass over each piece.
+
+    A piece is replayed as if the keys that were seen before it stood at its front, each once, in the
+    order of their last touch. So positions stay small, however long the run is.
+    """
+
+    def __init__(self, model: Model, budgets: np.ndarray):
+        self._budgets = budgets
+        self._key_bytes = model.key_bytes
+        self._last = np.full(model.n_keys, -1, np.int32)  # position of each key's last lookup
+        self._previous = np.empty(model.n_keys, np.int32)
+        self._tails = np.zeros(len(budgets), np.int64)
+        self._used = np.zeros(len(budgets), np.int64)
+
+    def feed(self, batches: Batches, per_lookup: bool = False) -> list[Cell]:
+        before = self._renumbered()
+        keys = np.concatenate([before, batches.keys]) if len(before) else batches.keys
+        shape = (len(self._budgets), len(batches))
         hits = np.empty(shape, np.int32)
         resident = np.empty(shape, np.int64)
-        hit = np.empty((len(budgets), len(batches.keys) if per_lookup else 0), np.bool_)
+        hit = np.empty((len(self._budgets), len(keys) if per_lookup else 0), np.bool_)
         _lru(
-            batches.keys,
-            batches.batch_start,
-            batches.key_bytes,
-            batches.key_bytes.max(),
-            np.asarray(budgets, np.int64),
+            keys,
+            batches.batch_start + len(before),
+            self._key_bytes,
+            self._key_bytes.max(),
+            self._budgets,
             batches.bypass,
-            np.full(batches.n_keys, -1, np.int32),
-            np.empty(batches.n_keys, np.int32),
-            np.zeros((len(batches.keys) >> 6) + 1, np.uint64),
-            np.zeros(len(budgets), np.int64),
-            np.zeros(len(budgets), np.int64),
+            self._last,
+            self._previous,
+            np.zeros((len(keys) >> 6) + 1, np.uint64),
+            self._tails,
+            self._used,
             hits,
             resident,
             hit,
         )
         return [
-            Cell(int(budget), hits[c], resident[c], hit=hit[c] if per_lookup else None)
-            for c, budget in enumerate(budgets)
+            Cell(
+                int(budget), hits[c], resident[c], hit=hit[c, len(before) :] if per_lookup else None
+            )
+            for c, budget in enumerate(self._budgets)
         ]
+
+    def _renumbered(self) -> np.ndarray:
+        """Give each key that was seen its place among them as its position; return them so, int32."""
+        seen = np.flatnonzero(self._last >= 0)
+        order = seen[np.argsort(self._last[seen])].astype(np.int32)
+        self._tails = np.searchsorted(self._last[order], self._tails)
+        self._last[order] = np.arange(len(order))
+        return order
 
 
 _BIT_POSITION = np.zeros(67, np.int64)

@@ -25,6 +25,24 @@ def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
+def set_of(positions: np.ndarray, n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return `bits`, `words`, `groups` of the set of `positions`, which are below `n_positions`."""
+    levels = empty_set(n_positions)
+    members = positions.astype(np.int64)
+    for level in levels:
+        np.bitwise_or.at(level, members >> 6, _ONE << (63 - (members & 63)).astype(np.uint64))
+        members = members >> 6
+    return levels
+
+
+def members(bits: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return which positions from `start` to `stop` − 1 the set holds, counted from `start`, int64."""
+    first = start >> 6
+    shifts = np.arange(63, -1, -1, dtype=np.uint64)
+    is_held = (bits[first : (stop >> 6) + 1, None] >> shifts) & _ONE
+    return np.flatnonzero(is_held.reshape(-1)[start - (first << 6) : stop - (first << 6)])
+
+
 @inlined
 def holds(bits: np.ndarray, position: int) -> np.uint64:
     """Return 1 if the set holds `position`, else 0."""

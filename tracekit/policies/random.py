@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, register
-from tracekit.policies.cells import cells_of_kernel
+from tracekit.policies.base import register
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
+from tracekit.policies.model import Model
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class RandomParams:
 
 
 @register
-class Random(Policy):
+class Random(FedPolicy):
     """Evict a uniformly random entry that the batch did not touch; with ``--bypass`` any entry.
 
     The draws come from a generator written here (xorshift, G. Marsaglia, 2003), so a seed gives
@@ -41,20 +42,18 @@ class Random(Policy):
     can_bypass = True
     params: RandomParams
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        (state,) = np.random.SeedSequence(self.params.seed).generate_state(1, np.uint64)
-
-        return cells_of_kernel(
-            batches,
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
+        (seeded,) = np.random.SeedSequence(self.params.seed).generate_state(1, np.uint64)
+        return KernelRun(
             budgets,
-            per_lookup,
             _random,
-            batches.keys,
-            batches.batch_start,
-            batches.key_bytes,
-            state | np.uint64(1),  # the generator must not start at 0
+            state=lambda: (
+                np.empty(model.n_keys, np.int32),
+                np.full(model.n_keys, -1, np.int32),
+                np.array([seeded | np.uint64(1)]),  # the generator must not start at 0
+                np.zeros(2, np.int64),
+            ),
+            inputs=lambda batches: (batches.keys, batches.batch_start, batches.key_bytes),
         )
 
 
@@ -67,17 +66,18 @@ def _random(
     keys: np.ndarray,
     batch_start: np.ndarray,
     key_bytes: np.ndarray,
-    state: np.uint64,
+    entries: np.ndarray,
+    place: np.ndarray,
+    generator: np.ndarray,
+    totals: np.ndarray,
     budget: int,
     bypass: bool,
     hits: np.ndarray,
     resident: np.ndarray,
     hit: np.ndarray,
 ) -> None:
-    entries = np.empty(key_bytes.size, np.int32)
-    place = np.full(key_bytes.size, -1, np.int32)
-    n_entries = np.int64(0)
-    used = np.int64(0)
+    state = generator[0]
+    n_entries, used = totals
     for b in range(batch_start.size - 1):
         start = batch_start[b]
         stop = batch_start[b + 1]
@@ -122,3 +122,5 @@ def _random(
                 place[entries[n_free]] = n_free
         hits[b] = n_hits
         resident[b] = used
+    generator[0] = state
+    totals[:] = n_entries, used

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, Policy, StateArray, register
-from tracekit.policies.cells import cells_of_kernel
-from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
+from tracekit.policies.base import StateArray, register
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
+from tracekit.policies.model import Model
+from tracekit.policies.recency import append, new_lists, pop_cold, unlink
 
 
 @register
-class Ring(Policy):
+class Ring(FedPolicy):
     """Evict the oldest entry by rounds; of equal ages, the one whose layer comes round last.
 
     The age of an entry is the number of batches of its own layer since the batch that touched it
@@ -48,19 +49,26 @@ class Ring(Policy):
             ),
         )
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Cell]:
-        return cells_of_kernel(
-            batches,
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
+        n_keys, n_layers = model.n_keys, model.n_layers
+        return KernelRun(
             budgets,
-            per_lookup,
             _ring,
-            batches.keys,
-            batches.batch_start,
-            batches.layer,
-            batches.expert_bytes,
-            batches.n_expert,
+            state=lambda: (
+                *new_lists(n_keys + n_layers),
+                np.zeros(n_keys, np.bool_),
+                np.zeros(n_layers, np.int32),
+                np.zeros(n_keys, np.int32),
+                np.full(n_layers, -1, np.int32),
+                np.zeros(1, np.int64),
+            ),
+            inputs=lambda batches: (
+                batches.keys,
+                batches.batch_start,
+                batches.layer,
+                batches.expert_bytes,
+                batches.n_expert,
+            ),
         )
 
 
@@ -69,7 +77,8 @@ class Ring(Policy):
 # empty). A layer's entries age when the layer is loaded and at no other time. The search for a
 # victim goes backwards from the layer that has just run and takes the first of the oldest. The
 # batch's own entries have age 0, and the other entries of their layer are older, so the batch is
-# protected by leaving out age 0 of its layer.
+# protected by leaving out age 0 of its layer. `loads` counts the batches of each layer so far, and
+# `touched` is what it was when each key was touched last.
 @kernel
 def _ring(
     keys: np.ndarray,
@@ -77,6 +86,13 @@ def _ring(
     batch_layer: np.ndarray,
     expert_bytes: np.ndarray,
     n_expert: int,
+    after: np.ndarray,
+    before: np.ndarray,
+    is_resident: np.ndarray,
+    loads: np.ndarray,
+    touched: np.ndarray,
+    oldest: np.ndarray,
+    total: np.ndarray,
     budget: int,
     bypass: bool,
     hits: np.ndarray,
@@ -85,12 +101,7 @@ def _ring(
 ) -> None:
     n_layers = expert_bytes.size
     head = n_layers * n_expert  # the list of layer l has its sentinel at head + l
-    after, before = empty_lists(head + n_layers)
-    is_resident = np.zeros(head, np.bool_)
-    loads = np.zeros(n_layers, np.int32)  # batches of each layer so far
-    touched = np.zeros(head, np.int32)  # what `loads` was when each key was touched last
-    oldest = np.full(n_layers, -1, np.int32)
-    used = np.int64(0)
+    used = total[0]
     for b in range(batch_layer.size):
         layer = np.int64(batch_layer[b])
         end = head + layer
@@ -129,3 +140,4 @@ def _ring(
             oldest[victim] = -1 if first == end else loads[victim] - touched[first]
         hits[b] = n_hits
         resident[b] = used
+    total[0] = used

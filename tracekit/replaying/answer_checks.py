@@ -23,12 +23,28 @@ def simulate(
         The answer is impossible: another number of cells or batches than asked for, more hits than
         lookups, or a negative number of bytes.
     """
-    cells = policy.simulate(batches, budgets, per_lookup)
+    return checked(policy, batches, budgets, policy.simulate(batches, budgets, per_lookup))
+
+
+def checked(
+    policy: Policy,
+    batches: Batches,
+    budgets: np.ndarray,
+    cells: list[Cell] | list[Limit],
+    source: str = "simulate",
+) -> list[Cell] | list[Limit]:
+    """Return `cells`, which the method `source` of `policy` answered for `batches`.
+
+    Raises
+    ------
+    UsageError
+        As for `simulate`.
+    """
     if type(policy).__module__.startswith("tracekit.policies."):
         return cells  # the tests check these
     fault = _fault(batches, budgets, cells)
     if fault:
-        raise UsageError(f"Policy {policy.name!r} is wrong: its simulate() returned {fault}.")
+        raise UsageError(f"Policy {policy.name!r} is wrong: its {source}() returned {fault}.")
     return cells
 
 

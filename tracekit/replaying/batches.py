@@ -1,9 +1,13 @@
 """From a trace's routings to the batches that a cache accounts in."""
 
+from collections.abc import Mapping
+from dataclasses import fields
+
 import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches
+from tracekit.policies.model import Model
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE
 
@@ -32,42 +36,93 @@ def build_batches(
         There is no MoE layer, a layer's expert size is missing, or the trace is too long for 32-bit
         positions.
     """
+    model = model_of(trace, bypass, equal_sizes)
+    return batches_of(model, trace.routing(columns_for(trace, weights)))
+
+
+def model_of(trace: Trace, bypass: bool = False, equal_sizes: bool = False) -> Model:
+    """Return what a policy knows of `trace` before its first batch; arguments as for `build_batches`.
+
+    Raises
+    ------
+    TraceError
+        There is no MoE layer, or a layer's expert size is missing.
+    """
     if len(trace.moe_layers) == 0:
         raise TraceError(f"{trace.name} has no layer with experts, so there is nothing to replay.")
     sized = not equal_sizes or bool((trace.layer_columns["expert_bytes"] >= 0).any())
     sizes = trace.expert_bytes if sized else np.ones(len(trace.moe_layers), np.int64)
+    return Model(
+        expert_bytes=sizes,
+        layer_ids=trace.moe_layers,
+        n_expert=trace.n_expert,
+        top_k=trace.top_k,
+        sized=sized,
+        bypass=bypass,
+    )
+
+
+def columns_for(trace: Trace, weights: bool = False) -> list[str]:
+    """Return the columns of the routings that `batches_of` takes."""
     columns = ["turn", "pass", "phase", "step", "layer", "experts"]
     if trace.has("dropped"):
         columns.append("dropped")
-    if weights:
-        columns.append("weights")
-    routing = trace.routing(columns)
-    layer, pass_id, experts = routing["layer"], routing["pass"], routing["experts"]
-    n_rows, width = experts.shape
-    n_expert = trace.n_expert
+    return [*columns, "weights"] if weights else columns
 
-    new_batch = np.ones(n_rows, np.bool_)
+
+def starts_of_batches(routing: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the row with which each batch begins, int64 [B]."""
+    layer, pass_id = routing["layer"], routing["pass"]
+    new_batch = np.ones(len(layer), np.bool_)
     new_batch[1:] = (layer[1:] != layer[:-1]) | (pass_id[1:] != pass_id[:-1])
-    row_start = np.append(np.flatnonzero(new_batch), n_rows)
+    return np.flatnonzero(new_batch)
+
+
+def no_batches(model: Model) -> Batches:
+    """Return a run of `model` without a batch."""
+    scalars = {name: np.empty(0, np.int32) for name in ("turn", "pass", "step", "layer")}
+    experts = np.empty((0, model.top_k), np.uint16)
+    return batches_of(model, {**scalars, "phase": np.empty(0, np.uint8), "experts": experts})
+
+
+def batches_of(model: Model, routing: Mapping[str, np.ndarray]) -> Batches:
+    """Group routings, those of whole batches, into batches.
+
+    Parameters
+    ----------
+    model : Model
+    routing : mapping of str to numpy.ndarray
+        The columns that `columns_for` names, in the order of a trace.
+
+    Raises
+    ------
+    TraceError
+        There are too many lookups for 32-bit positions.
+    """
+    experts, weights = routing["experts"], routing.get("weights")
+    n_rows, width = experts.shape
+    n_expert = model.n_expert
+    row_start = np.append(starts_of_batches(routing), n_rows)
     most_lookups = int(np.minimum(np.diff(row_start) * width, n_expert).sum())
     if most_lookups > np.iinfo(np.int32).max:
         raise TraceError(
-            f"The trace holds {most_lookups} lookups; a replay takes at most 2,147,483,647."
+            f"The trace holds {most_lookups} lookups; a replay in memory takes at most "
+            "2,147,483,647: replay it from disk."
         )
-    moe_layer = np.full(int(trace.moe_layers.max(initial=0)) + 1, -1, np.int32)
-    moe_layer[trace.moe_layers] = np.arange(len(trace.moe_layers))
+    moe_layer = np.full(int(model.layer_ids.max(initial=0)) + 1, -1, np.int32)
+    moe_layer[model.layer_ids] = np.arange(model.n_layers)
 
     first_row, last_row = row_start[:-1], row_start[1:] - 1
-    batch_layer = moe_layer[layer[first_row]]
+    batch_layer = moe_layer[routing["layer"][first_row]]
     phase = routing["phase"][first_row]
     keys = np.empty(most_lookups, np.int32)
     admit_rank = np.empty(most_lookups, np.uint16)
-    key_weights = np.empty(most_lookups if weights else 0, np.float32)
+    key_weights = np.empty(0 if weights is None else most_lookups, np.float32)
     batch_start = np.zeros(len(row_start), np.int64)
     _fill(
         _read_only(experts),
         _read_only(routing.get("dropped", np.empty((0, width), np.uint8))),
-        _read_only(routing["weights"] if weights else np.empty((0, width), np.float32)),
+        _read_only(np.empty((0, width), np.float32) if weights is None else weights),
         row_start,
         batch_layer,
         phase == DECODE,
@@ -81,23 +136,18 @@ def build_batches(
     )
     n_lookups = batch_start[-1]
     return Batches(
+        **{field.name: getattr(model, field.name) for field in fields(Model)},
         keys=keys[:n_lookups],
         admit_rank=admit_rank[:n_lookups],
         batch_start=batch_start,
         layer=batch_layer,
         turn=routing["turn"][first_row],
-        pass_id=pass_id[first_row],
+        pass_id=routing["pass"][first_row],
         step=routing["step"][last_row],
         phase=phase,
-        expert_bytes=sizes,
-        sized=sized,
-        layer_ids=trace.moe_layers,
-        n_expert=n_expert,
-        top_k=trace.top_k,
-        weights=key_weights[:n_lookups] if weights else None,
+        weights=None if weights is None else key_weights[:n_lookups],
         rows=experts,
         row_start=row_start,
-        bypass=bypass,
     )
 
 

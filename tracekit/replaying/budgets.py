@@ -8,7 +8,7 @@ import numpy as np
 
 from tracekit.arguments import as_list
 from tracekit.figures import MIB
-from tracekit.policies.base import Batches
+from tracekit.policies.model import Model
 from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError, UsageError
 
@@ -19,7 +19,7 @@ Sizes = float | Sequence[float] | None
 
 
 def budgets_in_bytes(
-    batches: Batches,
+    model: Model,
     recorded: int | None,
     cache_mib: Sizes = None,
     cache_fraction: Sizes = None,
@@ -30,7 +30,7 @@ def budgets_in_bytes(
 
     Parameters
     ----------
-    batches : Batches
+    model : Model
         Its expert bank is what fractions are of.
     recorded : int or None
         The budget the engine ran with, in bytes: the default. Without one, 10, 25 and 50 % of the
@@ -64,9 +64,9 @@ def budgets_in_bytes(
                 "Cache budgets are given in slots (experts of every layer) or as sizes, not as both; "
                 "replay twice."
             )
-        slots = [_checked_slots(n, batches.n_expert) for n in as_list(cache_slots)]
-        return _each_once([n * int(batches.expert_bytes.sum()) for n in slots])
-    if not batches.sized:
+        slots = [_checked_slots(n, model.n_expert) for n in as_list(cache_slots)]
+        return _each_once([n * int(model.expert_bytes.sum()) for n in slots])
+    if not model.sized:
         if cache_mib is not None or cache_bytes is not None:
             raise MissingDataError(
                 "A cache has no size in MiB, since the trace does not say how many bytes an expert "
@@ -78,10 +78,10 @@ def budgets_in_bytes(
         _checked_size("cache_mib", size, _MOST_BYTES / MIB) * MIB for size in _given(cache_mib)
     ]
     for fraction in _given(cache_fraction):
-        sizes.append(_checked_size("cache_fraction", fraction, 1) * batches.bank_bytes)
+        sizes.append(_checked_size("cache_fraction", fraction, 1) * model.bank_bytes)
     sizes += [checked_bytes(size) for size in _given(cache_bytes)]
     if all(size is None for size in others):
-        default = [fraction * batches.bank_bytes for fraction in DEFAULT_FRACTIONS]
+        default = [fraction * model.bank_bytes for fraction in DEFAULT_FRACTIONS]
         sizes = default if recorded is None else [recorded]
     return _each_once([round(size) for size in sizes])
 

@@ -1,7 +1,7 @@
 """Which decoded tokens of a replay count: all but the first few of each turn.
 
-In: a trace and its batches. Out: batches that say what counts, and how many tokens and passes that
-are. Nothing here knows a policy.
+In: a trace. Out: how many tokens and passes count, and batches that say which. Nothing here knows a
+policy.
 """
 
 from dataclasses import dataclass, replace
@@ -16,13 +16,29 @@ from tracekit.trace.schema import DECODE
 
 @dataclass(frozen=True)
 class Counted:
-    """How many decoded tokens count that stayed, and in how many passes they were decoded."""
+    """Which decoded tokens count.
+
+    Attributes
+    ----------
+    tokens, passes : int
+        How many decoded tokens count that stayed, and in how many passes they were decoded.
+    skipped : int [P] or None
+        The decode passes that do not count; None: there are none.
+    """
 
     tokens: int
     passes: int
+    skipped: np.ndarray | None = None
+
+    def marked(self, batches: Batches) -> Batches:
+        """Return `batches` that say which of them no figure of decoded tokens counts."""
+        if self.skipped is None:
+            return batches
+        skipped = (batches.phase == DECODE) & np.isin(batches.pass_id, self.skipped)
+        return replace(batches, skipped=skipped)
 
 
-def without_first(trace: Trace, batches: Batches, skip: int) -> tuple[Batches, Counted]:
+def without_first(trace: Trace, skip: int) -> Counted:
     """Leave the first `skip` decoded tokens of each turn out of the figures of decoded tokens.
 
     A pass that verifies several tokens counts if `skip` tokens of its turn had stayed before it.
@@ -30,8 +46,6 @@ def without_first(trace: Trace, batches: Batches, skip: int) -> tuple[Batches, C
     Parameters
     ----------
     trace : Trace
-    batches : Batches
-        Of that trace.
     skip : int
 
     Raises
@@ -47,17 +61,18 @@ def without_first(trace: Trace, batches: Batches, skip: int) -> tuple[Batches, C
     stayed = np.bincount(of_step, trace.kept[decode], len(passes)).astype(np.int64)
     before = _before(steps["turn"][decode][first], stayed)
     counts = before >= skip
-    found = Counted(int(stayed[counts].sum()), int(np.count_nonzero(counts)))
-    if not skip:
-        return batches, found
-    if not found.tokens:
+    found = Counted(
+        int(stayed[counts].sum()),
+        int(np.count_nonzero(counts)),
+        passes[~counts] if skip else None,
+    )
+    if skip and not found.tokens:
         most = int((before + stayed).max(initial=0))
         raise UsageError(
             f"skip = {skip} leaves no decoded token of {trace.name} to count: its longest turn has "
             f"{number_of(most, 'decoded token')}; skip fewer."
         )
-    skipped = (batches.phase == DECODE) & ~np.isin(batches.pass_id, passes[counts])
-    return replace(batches, skipped=skipped), found
+    return found
 
 
 def _before(turn: np.ndarray, stayed: np.ndarray) -> np.ndarray:

@@ -14,19 +14,9 @@ def kept_to_budget(batches: Batches, cell: Cell) -> np.ndarray:
     return np.asarray(cell.resident_bytes <= np.maximum(_in_hand(batches), cell.budget_bytes))
 
 
-def kept_to_shares(batches: Batches, cell: Cell) -> bool:
-    """Say whether no layer ever held more than its share of the budget allows.
-
-    Where layers share nothing, a batch changes only what its own layer holds.
-    """
-    change = np.diff(cell.resident_bytes, prepend=0)
-    shares = batches.shares(cell.budget_bytes)
-    most = np.maximum(_in_hand(batches), shares[batches.layer])
-    for layer in range(len(shares)):
-        which = batches.layer == layer
-        if (np.cumsum(change[which]) > most[which]).any():
-            return False
-    return True
+def most_by_shares(batches: Batches, budget: int) -> np.ndarray:
+    """Return the most that the layer of each batch may hold after it, by its share, int64 [B]."""
+    return np.asarray(np.maximum(_in_hand(batches), batches.shares(budget)[batches.layer]))
 
 
 def _in_hand(batches: Batches) -> np.ndarray:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tracekit.figures import MIB, joined, percent
-from tracekit.policies.base import Batches
+from tracekit.policies.model import Model
+from tracekit.replaying.loads import Loads
+from tracekit.replaying.memory import bytes_in_memory
 from tracekit.replaying.rows import Row
 from tracekit.trace import Trace
-from tracekit.trace.schema import DECODE, PREFILL
 
 EQUAL = (
     "The trace does not say how many bytes an expert has: all are taken for equal, and nothing is said "
@@ -16,13 +17,13 @@ EQUAL = (
 )
 
 
-def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
-    """Return the sentences that a reader of `rows` needs."""
-    bypass = [_scratch(batches)] if batches.bypass and len(batches) else []
+def notes(model: Model, rows: Sequence[Row], loads: Loads) -> list[str]:
+    """Return the sentences that a reader of `rows` needs; `loads` are the largest of the run."""
+    bypass = [_scratch(model, loads)] if model.bypass else []
     under = [row for row in rows if row.under_token_cycle]
-    cycle = f"{_mib(batches.token_cycle_bytes)} MiB"
-    if not batches.sized:
-        cycle = f"{_percent(batches.token_cycle_bytes / batches.bank_bytes)} of all experts"
+    cycle = f"{_mib(model.token_cycle_bytes)} MiB"
+    if not model.sized:
+        cycle = f"{_percent(model.token_cycle_bytes / model.bank_bytes)} of all experts"
     sentence = f"One token cycle, the bytes a token touches over all layers, is {cycle}"
     if not under:
         sentences = [f"{sentence}; no budget is under it."]
@@ -43,27 +44,38 @@ def notes(batches: Batches, rows: Sequence[Row]) -> list[str]:
             f"{policy} held more than its budget while decoding at {_sizes(over)}; "
             "its hit rates there do not compare with those of policies that kept to theirs."
         )
-    return [*([] if batches.sized else [EQUAL]), *bypass, *sentences]
+    return [*([] if model.sized else [EQUAL]), *bypass, *sentences]
 
 
-def _scratch(batches: Batches) -> str:
+def _scratch(model: Model, loads: Loads) -> str:
     """Say how large the scratch buffer is that is not charged to the cache."""
-    if not batches.sized:
-        return (
-            "The engine may drop at once what it has just used. Its scratch buffer is not charged to "
-            "the cache."
-        )
-    load = batches.lookups * batches.expert_bytes[batches.layer]
-    decode, prefill = (load[batches.phase == phase].max(initial=0) for phase in (DECODE, PREFILL))
     parts = [
-        f"{_mib(int(most))} MiB {when}"
-        for most, when in ((decode, "while decoding"), (prefill, "in prompts"))
+        f"{_mib(most)} MiB {when}"
+        for most, when in (
+            (loads.decode_bytes, "while decoding"),
+            (loads.prefill_bytes, "in prompts"),
+        )
         if most
     ]
-    return (
+    sentence = (
         "The engine may drop at once what it has just used. Its scratch buffer is not charged to the "
-        f"cache; the largest load that it may have to hold is {joined(parts)}."
+        "cache"
     )
+    if not model.sized or not parts:
+        return f"{sentence}."
+    return f"{sentence}; the largest load that it may have to hold is {joined(parts)}."
+
+
+def held_in_memory(trace: Trace, policies: Sequence[str]) -> list[str]:
+    """Say that `policies` hold a trace in memory that others replay from disk."""
+    if not policies:
+        return []
+    hold = "holds" if len(policies) == 1 else "hold"
+    size = bytes_in_memory(trace) / 2**30
+    return [
+        f"{joined(policies)} {hold} the whole trace in memory, which takes about {size:.3g} GiB; the "
+        "others replay it from disk."
+    ]
 
 
 def unranked(trace: Trace) -> list[str]:

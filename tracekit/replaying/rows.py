@@ -1,19 +1,15 @@
-"""From a cell to a row of the result: totals, rates, peaks, layers, a policy's own counters."""
+"""A row of the result: totals, rates, peaks, layers, a policy's own counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
 
-import numpy as np
-
 from tracekit.figures import MIB, Declared, Figure, Unit, columns_of
-from tracekit.policies.base import Batches, Cell, Limit, Policy
+from tracekit.policies.base import Policy
 from tracekit.policies.bound import Bound
+from tracekit.policies.model import Model
 from tracekit.policies.prefetch import LATE
-from tracekit.replaying.kept import kept_to_budget, kept_to_shares
-from tracekit.replaying.reads import reads_of
 from tracekit.replaying.times import RowTime
-from tracekit.trace.errors import UsageError
 
 DEMAND = Figure(
     "demand_bytes_decode",
@@ -242,7 +238,7 @@ def _no_bytes(columns: Sequence[Figure]) -> dict[str, Any]:
     return {each.name: None for each in columns if each.unit in (Unit.BYTES, Unit.MIB)}
 
 
-_NO_BOUND: dict[str, Any] = dict.fromkeys(
+NO_BOUND: dict[str, Any] = dict.fromkeys(
     (
         "bound_class",
         "bound_hit_rate_cumulative",
@@ -255,146 +251,38 @@ _NO_BOUND: dict[str, Any] = dict.fromkeys(
 RECORD = tuple(figure for figure in COLUMNS if figure.unit is not Unit.MS)
 
 
-def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool) -> Row:
-    """Reduce `cell`, which `policy` gave for `batches`, to a row.
-
-    Raises
-    ------
-    UsageError
-        The policy has a counter of a name that every row has.
-    """
-    if isinstance(cell, Limit):
-        return _of_limit(policy, batches, cell, per_layer)
-    reads = reads_of(batches, cell)
-    counted, decode = batches.counted, batches.counted_decode
-    kept = kept_to_budget(batches, cell)
-    later = batches.after_first_decode
-    peak = int(cell.resident_bytes[counted].max(initial=0))
-    in_peak = later & decode
-    peak_decode = int(cell.resident_bytes[in_peak].max()) if in_peak.any() else None
-    counters = _counters(policy, cell)
-    if policy.speculative:
-        counters[DEMAND.name] = int(reads.demand_bytes[decode].sum())
-    return Row(
-        **_identity(policy, batches, cell.budget_bytes),
-        **_totals(
-            int(reads.lookups[counted].sum()),
-            int(cell.hits[counted].sum()),
-            int(reads.lookups[decode].sum()),
-            int(cell.hits[decode].sum()),
-            int(reads.read_bytes[counted].sum()),
-            int(reads.read_bytes[decode].sum()),
-        ),
-        **_NO_BOUND,
-        peak_resident_bytes=peak,
-        peak_resident_bytes_decode=peak_decode,
-        over_budget=peak > cell.budget_bytes,
-        over_budget_decode=None if peak_decode is None else peak_decode > cell.budget_bytes,
-        replayed=policy,
-        counters=counters,
-        kept_to_budget=bool(kept.all()),
-        kept_to_budget_decode=bool(kept[later].all()),
-        kept_to_shares=not policy.in_shares or kept_to_shares(batches, cell),
-        layers=(
-            _by_layer(batches, reads.lookups, cell.hits, reads.read_bytes) if per_layer else None
-        ),
-    )
-
-
-def _of_limit(policy: Policy, batches: Batches, limit: Limit, per_layer: bool) -> Row:
-    return Row(
-        **_identity(policy, batches, limit.budget_bytes),
-        **_totals(
-            int(batches.lookups[batches.counted].sum()),
-            limit.hits,
-            int(batches.lookups[batches.counted_decode].sum()),
-            limit.hits_decode,
-            limit.read_bytes,
-            limit.read_bytes_decode,
-        ),
-        **_NO_BOUND | {"bound_class": policy.kind if isinstance(policy, Bound) else None},
-        peak_resident_bytes=None,
-        peak_resident_bytes_decode=None,
-        over_budget=None,
-        over_budget_decode=None,
-        replayed=policy,
-        layers=_by_layer(batches, batches.lookups, None, None) if per_layer else None,
-    )
-
-
-def _counters(policy: Policy, cell: Cell) -> dict[str, int | float | None]:
-    """Return a policy's own totals as plain numbers, None for NaN."""
-    taken = {figure.name for figure in COLUMNS} | {"layers", "validation"}
-    if taken & set(cell.counters):
-        raise UsageError(
-            f"Policy {policy.name!r} has a counter {min(taken & set(cell.counters))!r}, as every "
-            "result has; give it another name."
-        )
-    plain = {name: np.asarray(value).item() for name, value in cell.counters.items()}
-    return {name: None if value != value else value for name, value in plain.items()}
-
-
-def _identity(policy: Policy, batches: Batches, budget: int) -> dict[str, Any]:
+def identity(policy: Policy, model: Model, budget: int) -> dict[str, Any]:
+    """Return the fields of `Identity`, and `Row.budget`."""
     return {
         "policy": policy.name,
         "params": asdict(policy.params),
         "cache_bytes": budget,
         "cache_mib": budget / MIB,
-        "cache_fraction": budget / batches.bank_bytes if batches.bank_bytes else 0.0,
-        "cache_slots": batches.slots(budget) if batches.in_slots else None,
+        "cache_fraction": budget / model.bank_bytes if model.bank_bytes else 0.0,
+        "cache_slots": model.slots(budget) if model.in_slots else None,
         "budget": budget,
-        "under_token_cycle": budget < batches.token_cycle_bytes,
-        "bypass": batches.bypass,
+        "under_token_cycle": budget < model.token_cycle_bytes,
+        "bypass": model.bypass,
     }
 
 
-def _totals(
-    lookups: int,
-    hits: int | None,
-    lookups_decode: int,
-    hits_decode: int | None,
-    read_bytes: int | None,
-    read_bytes_decode: int | None,
-) -> dict[str, Any]:
+def totals(of_all: Sequence[int | None], of_decode: Sequence[int | None]) -> dict[str, Any]:
+    """Return the fields of `Totals`: lookups, hits and bytes read of all, and of decoded tokens."""
     return {
-        "lookups": lookups,
-        "hits": hits,
-        "hit_rate_cumulative": _rate(hits, lookups),
-        "lookups_decode": lookups_decode,
-        "hits_decode": hits_decode,
-        "hit_rate_decode": _rate(hits_decode, lookups_decode),
-        "read_bytes": read_bytes,
-        "read_bytes_decode": read_bytes_decode,
+        "lookups": of_all[0],
+        "hits": of_all[1],
+        "hit_rate_cumulative": _rate(of_all[1], of_all[0]),
+        "lookups_decode": of_decode[0],
+        "hits_decode": of_decode[1],
+        "hit_rate_decode": _rate(of_decode[1], of_decode[0]),
+        "read_bytes": of_all[2],
+        "read_bytes_decode": of_decode[2],
     }
 
 
-def _rate(part: int | None, whole: int) -> float | None:
-    return None if part is None or whole == 0 else part / whole
+def _rate(part: int | None, whole: int | None) -> float | None:
+    return None if part is None or not whole else part / whole
 
 
 def _difference(high: float | None, low: float | None) -> float | None:
     return None if high is None or low is None else high - low
-
-
-def _by_layer(
-    batches: Batches, lookups: np.ndarray, hits: np.ndarray | None, read_bytes: np.ndarray | None
-) -> tuple[LayerRow, ...]:
-    def sums(per_batch: np.ndarray | None, which: np.ndarray) -> list[int | None]:
-        n_layers = len(batches.expert_bytes)
-        if per_batch is None:
-            return [None] * n_layers
-        # Sums in float64 are exact below 2^53, which is 9 PB.
-        of_layers = np.bincount(batches.layer[which], per_batch[which], n_layers)
-        return [int(total) for total in of_layers]
-
-    columns = (
-        sums(per_batch, which)
-        for per_batch in (lookups, hits, read_bytes)
-        for which in (batches.counted, batches.counted_decode)
-    )
-    return tuple(
-        LayerRow(layer=layer, **_totals(n, hit, n_decode, hit_decode, read, read_decode))
-        for layer, n, n_decode, hit, hit_decode, read, read_decode in zip(
-            batches.layer_ids.tolist(), *columns, strict=True
-        )
-    )

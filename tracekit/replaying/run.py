@@ -16,14 +16,24 @@ from tracekit.policies import Bound, Cell, Policy, load_policies
 from tracekit.policies.bound import bound_of
 from tracekit.replaying.agreement import verified
 from tracekit.replaying.answer_checks import simulate
-from tracekit.replaying.batches import build_batches
+from tracekit.replaying.batches import batches_of, columns_for, model_of, no_batches
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.counting import Counted, without_first
+from tracekit.replaying.from_disk import can_be_fed, rows_from_disk
 from tracekit.replaying.inputs import Kept, Runnable, runnable
-from tracekit.replaying.notes import notes, other_cache_than_recorded, unranked
+from tracekit.replaying.loads import Loads
+from tracekit.replaying.memory import is_large
+from tracekit.replaying.notes import (
+    held_in_memory,
+    notes,
+    other_cache_than_recorded,
+    unranked,
+)
+from tracekit.replaying.pieces import Pieces
 from tracekit.replaying.popularity import counts_for
 from tracekit.replaying.result import ReplayResult
-from tracekit.replaying.rows import Row, row_of
+from tracekit.replaying.rows import Row
+from tracekit.replaying.tally import row_of
 from tracekit.replaying.threads import on_threads
 from tracekit.replaying.timed import against_lru, time_notes
 from tracekit.replaying.times import calibration_of, summary, time_of
@@ -58,7 +68,8 @@ def replay(
     train: Trace | None = None,
     skip: int = 0,
     warm: Trace | None = None,
-    pin_from: ExpertCounts | str | Path | None = None,
+    pin_from: ExpertCounts | Trace | str | Path | None = None,
+    from_disk: bool | None = None,
     kept: Kept | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
@@ -117,9 +128,13 @@ def replay(
         A trace of the same model that is replayed first, under the same policy and budget, and
         counts in no figure: it fills the cache. A policy that acts on a prediction does so there
         too.
-    pin_from : ExpertCounts, str or Path, optional
-        How often each expert was used, or a file that says so: policies such as `pin` go by these
-        counts and not by what they would learn.
+    pin_from : ExpertCounts, Trace, str or Path, optional
+        How often each expert was used, another trace of the same model, or a file of either: policies
+        such as `pin` go by these counts and not by what they would learn.
+    from_disk : bool, optional
+        Read the trace piece by piece and hold none of it, for policies that can be fed so. By
+        default only where it would take a quarter of the memory of this machine or more. Figures are
+        the same. A policy that cannot holds it in memory, and a note says so.
     kept : dict, optional
         What predictors guess, where the replay leaves it, for other replays of the same trace with the
         same `seed` and `train`.
@@ -135,7 +150,9 @@ def replay(
     ------
     UsageError
         A policy or parameter is unknown, a number is out of its range, there is nothing to validate
-        against, no policy goes by `pin_from`, `time` is no fit, or `skip` leaves nothing to count.
+        against, no policy goes by `pin_from` or it holds the routings of `trace`, `time` is no fit,
+        `skip` leaves nothing to count, or `from_disk` is asked for with what needs the whole run:
+        `validate`, `time` or `warm`.
     TraceError
         The sizes of only some layers' experts are known, or `warm`, `pin_from` or the fit is of
         another model.
@@ -160,9 +177,12 @@ def replay(
 
         check_training(trace, train)
     counts = counts_for(pin_from, trace, loaded)
-    lossy = any(policy.lossy for policy in loaded)
-    batches = build_batches(trace, lossy, bool(bypass), equal_sizes=True)
-    if (flash_mib_s is not None or time) and not batches.sized:
+    on_disk = _is_from_disk(from_disk, trace, validate=validate, time=time, warm=warm)
+    fed = [policy for policy in loaded if on_disk and can_be_fed(policy)]
+    model = replace(
+        model_of(trace, bool(bypass), equal_sizes=True), in_slots=cache_slots is not None
+    )
+    if (flash_mib_s is not None or time) and not model.sized:
         what = "How long a token takes" if time else "How long flash is busy"
         raise MissingDataError(
             f"{what} cannot be said, since the trace does not say how many bytes an "
@@ -171,8 +191,12 @@ def replay(
     calibration = calibration_of(time, trace)
     if flash_mib_s is None and calibration is not None and calibration.refusal is None:
         flash_mib_s = calibration.flash_mib_s
-    batches = replace(batches, in_slots=cache_slots is not None)
-    batches, counted = without_first(trace, batches, skip)
+    counted = without_first(trace, skip)
+    lossy = any(policy.lossy for policy in loaded)
+    if len(fed) == len(loaded):
+        batches = no_batches(model)
+    else:
+        batches = counted.marked(batches_of(model, trace.routing(columns_for(trace, lossy))))
     first = None if warm is None else Warm.of(verified(warm), trace, batches)
     recorded = recorded_residency(trace, batches) if validate else None
     sizes = (cache_mib, cache_fraction, cache_bytes, cache_slots)
@@ -182,7 +206,7 @@ def replay(
             f"{trace.name} does not say how large its engine's cache was, and lookups differ at "
             "another size; give that size with --cache-mib."
         )
-    budgets = budgets_in_bytes(batches, trace.budget_bytes, *sizes)
+    budgets = budgets_in_bytes(model, trace.budget_bytes, *sizes)
     chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
@@ -210,32 +234,51 @@ def replay(
             rows.append(row)
         return rows
 
-    _ = whole_run.next_use  # found once, before threads would each do it
-    if calibration is not None and calibration.refusal is None:
-        _ = calibration.draws
-    by_run = _on_threads(rows_of, len(replayed), budgets, jobs, progress)
+    budgets_a_task = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
+    from_pieces = [i for i, run in enumerate(replayed) if on_disk and can_be_fed(run.policy)]
+    in_memory = [i for i in range(len(replayed)) if i not in from_pieces]
+    done = _Done(len(replayed) * len(budgets), progress)
+    by_run: dict[int, list[Row]] = {}
+    loads = Loads().with_those_of(batches)
+    if from_pieces:
+        fed_rows, loads = rows_from_disk(
+            Pieces(trace, model, counted),
+            [policy for i in from_pieces if can_be_fed(policy := replayed[i].policy)],
+            budgets,
+            budgets_a_task,
+            per_layer,
+            jobs,
+            lambda share: done.so_far(int(share * len(from_pieces) * len(budgets))),
+        )
+        by_run |= zip(from_pieces, fed_rows, strict=True)
+        done.base = len(from_pieces) * len(budgets)
+    if in_memory:
+        _ = whole_run.next_use  # found once, before threads would each do it
+        if calibration is not None and calibration.refusal is None:
+            _ = calibration.draws
+        by_run |= _on_threads(rows_of, in_memory, budgets, budgets_a_task, jobs, done.so_far)
     rows = [
         row.under(bound, limit)
-        for bound, of_run in zip(bounds, by_run, strict=False)
-        for row, limit in zip(of_run, by_run[place[bound]] if bound else of_run, strict=True)
+        for i, bound in enumerate(bounds)
+        for row, limit in zip(by_run[i], by_run[place[bound]] if bound else by_run[i], strict=True)
     ]
     if calibration is not None:
         rows = against_lru(rows, calibration.spread)
     if flash_mib_s is not None:
         rows = [_with_flash_time(row, counted, flash_mib_s) for row in rows]
-    if not batches.sized:
+    if not model.sized:
         rows = [row.without_bytes() for row in rows]
     config = {
         "policies": list(dict.fromkeys(run.policy.name for run in chosen)),
-        "bank_bytes": batches.bank_bytes if batches.sized else None,
-        "token_cycle_bytes": batches.token_cycle_bytes if batches.sized else None,
+        "bank_bytes": model.bank_bytes if model.sized else None,
+        "token_cycle_bytes": model.token_cycle_bytes if model.sized else None,
         "tokens_decode": counted.tokens,
         "passes_decode": counted.passes,
-        "cache_bytes": budgets.tolist() if batches.sized else None,
-        "cache_slots": [batches.slots(int(b)) for b in budgets] if batches.in_slots else None,
-        "cache_fraction": [float(budget) / max(1, batches.bank_bytes) for budget in budgets],
+        "cache_bytes": budgets.tolist() if model.sized else None,
+        "cache_slots": [model.slots(int(b)) for b in budgets] if model.in_slots else None,
+        "cache_fraction": [float(budget) / max(1, model.bank_bytes) for budget in budgets],
         "seed": seed,
-        "bypass": batches.bypass,
+        "bypass": model.bypass,
         "per_layer": per_layer,
         "validate": validate,
         "flash_mib_s": flash_mib_s,
@@ -251,7 +294,8 @@ def replay(
         notes=[
             *trace.warnings,
             *left_out,
-            *notes(batches, rows),
+            *held_in_memory(trace, _held(chosen) if on_disk else []),
+            *notes(model, rows, loads),
             *unranked(trace),
             *(time_notes(rows, calibration) if calibration is not None else ()),
         ],
@@ -279,26 +323,60 @@ def _with_bound(
     return loaded, max(bounds, key=lambda each: each.params.prices, default=Bound())
 
 
+class _Done:
+    """Reports how many cells are done of all, whoever counts them."""
+
+    def __init__(self, total: int, progress: Callable[[int, int], None] | None):
+        self.base = 0
+        self._total = total
+        self._progress = progress
+
+    def so_far(self, cells: int) -> None:
+        if self._progress is not None:
+            self._progress(self.base + cells, self._total)
+
+
+def _is_from_disk(asked: bool | None, trace: Trace, **needs_all: object) -> bool:
+    """Say whether policies that can be fed are replayed from disk.
+
+    Raises
+    ------
+    UsageError
+        That is asked for, and so is something that needs the whole run.
+    """
+    needing = next((name for name, value in needs_all.items() if value not in (None, False)), None)
+    if needing is None:
+        return is_large(trace) if asked is None else asked
+    if asked:
+        raise UsageError(
+            f"{needing} needs the whole run in memory; leave out {needing} or from_disk."
+        )
+    return False
+
+
+def _held(runs: Iterable[Runnable]) -> list[str]:
+    return list(dict.fromkeys(run.policy.name for run in runs if not can_be_fed(run.policy)))
+
+
 def _on_threads(
     rows_of: Callable[[int, np.ndarray], list[Row]],
-    n_runs: int,
+    runs: Sequence[int],
     budgets: np.ndarray,
+    budgets_a_task: int,
     jobs: int,
-    progress: Callable[[int, int], None] | None,
-) -> list[list[Row]]:
-    """Call ``rows_of(run, some of the budgets)`` for all; return the rows by run and budget."""
-    size = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
-    tasks = [(run, start) for run in range(n_runs) for start in range(0, len(budgets), size)]
+    progress: Callable[[int], None],
+) -> dict[int, list[Row]]:
+    """Call ``rows_of(run, some of the budgets)`` for all; return the rows of each run by budget."""
+    tasks = [(run, start) for run in runs for start in range(0, len(budgets), budgets_a_task)]
     by_task: dict[tuple[int, int], list[Row]] = {}
     done = 0
     for index, rows in on_threads(
-        lambda task: rows_of(task[0], budgets[task[1] : task[1] + size]), tasks, jobs
+        lambda task: rows_of(task[0], budgets[task[1] : task[1] + budgets_a_task]), tasks, jobs
     ):
         by_task[tasks[index]] = rows
         done += len(rows)
-        if progress is not None:
-            progress(done, n_runs * len(budgets))
-    by_run: list[list[Row]] = [[] for _ in range(n_runs)]
+        progress(done)
+    by_run: dict[int, list[Row]] = {run: [] for run in runs}
     for run, start in tasks:
         by_run[run] += by_task[run, start]
     return by_run

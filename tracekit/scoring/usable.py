@@ -30,11 +30,14 @@ class NeededColumn:
         What it holds.
     option : str or None
         The option of ``tracekit record`` that leaves it out.
+    import_flags : str or None
+        The options of ``tracekit import`` that take it from the model's file.
     """
 
     file: str
     in_words: str
     option: str | None = None
+    import_flags: str | None = None
 
 
 NEEDED_COLUMNS = {
@@ -42,9 +45,11 @@ NEEDED_COLUMNS = {
     "logits": NeededColumn("routing", "router logits", "--no-logits"),
     "gate_input": NeededColumn("routing", "gate inputs", "--no-gate-inputs"),
     "token": NeededColumn("steps", "token ids"),
-    "embedding": NeededColumn("steps", "token embeddings", "--no-gate-inputs"),
-    "router_matrix": NeededColumn("layers", "router matrices"),
-    "norm_weight": NeededColumn("layers", "norm weights"),
+    "embedding": NeededColumn(
+        "steps", "token embeddings", "--no-gate-inputs", "--model PATH --embeddings"
+    ),
+    "router_matrix": NeededColumn("layers", "router matrices", import_flags="--model PATH"),
+    "norm_weight": NeededColumn("layers", "norm weights", import_flags="--model PATH"),
 }
 
 
@@ -74,6 +79,9 @@ def missing_column_sentence(trace: Trace, names: Sequence[str], column: str) -> 
     how = "`tracekit record` writes it"
     if needed.option and trace.facts.source == "recorded":
         how = f"record without {needed.option}"
+    elif needed.import_flags and trace.facts.source == "imported":
+        command = f"tracekit import TRACE {needed.import_flags} -o NAME.trace"
+        how = f"`{command}` takes it from the model's file"
     elif needed.option:
         how = "`tracekit record` writes it unless told not to"
     *others, last = names

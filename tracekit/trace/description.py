@@ -61,6 +61,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "routings_decode": int(np.count_nonzero(rows["phase"] == DECODE)),
         **_sizes(trace),
         **_means(trace, len(decode_passes)),
+        **_of_run(trace),
         "columns": {
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
             for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
@@ -92,7 +93,7 @@ def _means(trace: Trace, n_passes: int) -> dict[str, float | None]:
     Passes of drafted tokens that were rejected are passes too: what they took, the kept tokens took.
     """
     means: dict[str, float | None] = {}
-    for name in ("wall_ms", "read_bytes"):
+    for name in ("wall_ms", "read_bytes", "cpu_ms", "evict_ms"):
         total = None
         if trace.has_steps(name):
             steps = trace.steps(["phase", name])
@@ -104,3 +105,22 @@ def _means(trace: Trace, n_passes: int) -> dict[str, float | None]:
                 total / count if known and total is not None else None
             )
     return means
+
+
+def _of_run(trace: Trace) -> dict[str, Any]:
+    """Return what is known of the whole run: how long it was, and how it fared with memory."""
+    names = ("start_s", "wall_ms", "major_faults", "mem_available_bytes")
+    steps = trace.steps([name for name in names if name != "wall_ms" or trace.has_steps(name)])
+    begun = np.flatnonzero(steps["start_s"] >= 0)
+    available = steps["mem_available_bytes"][steps["mem_available_bytes"] >= 0]
+    faults = steps["major_faults"][steps["major_faults"] >= 0]
+    seconds = None
+    if len(begun) and "wall_ms" in steps:
+        last = begun[-1]
+        seconds = float(steps["start_s"][last] + np.nan_to_num(steps["wall_ms"][last]) / 1000)
+    return {
+        "run_s": seconds,
+        "mem_available_bytes_min": int(available.min()) if len(available) else None,
+        "major_faults": int(faults.sum()) if len(faults) else None,
+        "captured": trace.facts.captured,
+    }

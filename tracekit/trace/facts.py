@@ -18,6 +18,8 @@ from tracekit.trace.schema import SCHEMA_VERSION
 GATINGS = ("softmax", "sigmoid", "logits", "sqrt-softplus")
 SOURCES = ("recorded", "imported", "synthetic")
 SLOT_ORDERS = ("ranked", "sorted", "unknown")
+# What may be copied out of a model while it runs, and what sentences call it.
+CAPTURES = {"logits": "logits", "gate_input": "gate inputs", "embedding": "embeddings"}
 # Of all layers together. A replay keeps some numbers of each; Kimi K2 has 23,424.
 MOST_EXPERTS = 1 << 20
 
@@ -93,6 +95,9 @@ class TraceFacts:
         ``{"n_expert": "the largest expert id + 1"}``.
     agreement : Agreement or None
         Whether a replay gives what the engine recorded; None if nobody has compared them.
+    captured : list of str or None
+        Which of `CAPTURES` were copied out of the model while its passes were timed: what that took is
+        part of their times. None: not known.
     """
 
     model: ModelFacts
@@ -109,6 +114,7 @@ class TraceFacts:
     slot_order: str = "ranked"
     inferred: dict[str, str] = field(default_factory=dict)
     agreement: Agreement | None = None
+    captured: list[str] | None = None
 
     @property
     def current_agreement(self) -> Agreement | None:
@@ -159,6 +165,8 @@ class TraceFacts:
         _check_word("gating", self.model.gating, (None, *GATINGS), where)
         _check_word("source", self.source, SOURCES, where)
         _check_word("slot_order", self.slot_order, SLOT_ORDERS, where)
+        for name in self.captured or ():
+            _check_word("captured", name, tuple(CAPTURES), where)
 
 
 def parse_json(text: str | bytes) -> object:

@@ -66,10 +66,10 @@ class Trace:
 
     def _columns(self, file: str, rows: Rows, locate: Locate | None = None) -> CheckedColumns:
         called = str(self.path / file) if self.path else f"{self.name} ({file})"
+        absent = absent_types(file, self.facts.model.top_k)
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
-            absent = absent_types(self.facts.model.top_k)
             return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate, absent)
-        return CheckedColumns(rows, called, self.facts.model)
+        return CheckedColumns(rows, called, self.facts.model, may_be_absent=absent)
 
     def _set_steps(self, rows: Rows) -> None:
         self._step_table = StepTable(self._columns(STEPS_FILE, rows))

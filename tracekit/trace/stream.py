@@ -17,15 +17,14 @@ import pyarrow as pa
 
 from tracekit.trace import checks
 from tracekit.trace.atomic import write_facts
-from tracekit.trace.chunks import (
-    PLACE,
-    Numbered,
-    Routings,
+from tracekit.trace.chunk_tables import (
+    Embed,
     routing_table,
     schema_of,
-    steps_table,
+    with_embeddings,
     without_null_columns,
 )
+from tracekit.trace.chunks import PLACE, Numbered, Routings
 from tracekit.trace.columns import to_numpy
 from tracekit.trace.encode import GroupWriter, group_writer, write_layers, write_rows
 from tracekit.trace.errors import TraceError
@@ -46,6 +45,8 @@ from tracekit.trace.writer import kept_of
 
 # Chunks that wait for the encoder; beyond it `add` waits.
 MOST_WAITING = 2
+# Steps that are given their embeddings at once.
+EMBEDDED_STEPS = 1024
 
 
 class TraceStream:
@@ -61,10 +62,19 @@ class TraceStream:
         As far as they are known; its model's sizes limit the values until `finish`.
     force : bool
         Replace the trace that is at `path`.
+    embed : callable, optional
+        Gives the embeddings of tokens, `n_embd` values of the model each, which the steps carry then.
     """
 
-    def __init__(self, path: Path, numbered: Numbered, facts: TraceFacts, force: bool = False):
-        self._path, self._force = path, force
+    def __init__(
+        self,
+        path: Path,
+        numbered: Numbered,
+        facts: TraceFacts,
+        force: bool = False,
+        embed: Embed | None = None,
+    ):
+        self._path, self._force, self._embed = path, force, embed
         self._numbered = numbered
         self._facts = facts
         self._order = OrderSoFar()
@@ -111,11 +121,12 @@ class TraceStream:
         if not len(chunk):
             return
         columns, locate = self._numbered.add(chunk)
-        steps = steps_table(columns)
+        steps = self._numbered.steps(columns)
         self._check(columns, steps, checks.Where(str(self._path), 0, locate), complete)
         if not self._writers:
-            self._schema = schema_of(self._numbered.seen, columns)
-            for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, steps_schema())):
+            self._schema = schema_of(columns)
+            of_steps = steps_schema(self._facts.model.n_embd if self._embed else None)
+            for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, of_steps)):
                 writer = group_writer(self._folder.now / file, schema)
                 self._writers[file] = self._files.enter_context(writer)
         self._waiting.append(self._executor.submit(self._write, columns, steps))
@@ -129,7 +140,12 @@ class TraceStream:
         for stop in group_ends(columns["pass"], columns["phase"], columns["step"], bytes_of_row):
             self._writers[ROUTING_FILE].write(routing.slice(start, stop - start))
             start = stop
-        self._writers[STEPS_FILE].write(steps)
+        if self._embed is None:
+            self._writers[STEPS_FILE].write(steps)
+            return
+        for start in range(0, len(steps), EMBEDDED_STEPS):  # embeddings of a chunk may be large
+            part = steps.slice(start, EMBEDDED_STEPS)
+            self._writers[STEPS_FILE].write(with_embeddings(part, self._embed))
 
     def _wait(self, most: int) -> None:
         """Wait until at most so many chunks are still to be written."""
@@ -174,8 +190,9 @@ class TraceStream:
         where_steps = replace(where, file=STEPS_FILE, locate=None)
         self._order.check(where, rows, where_steps, places, complete)
         turn, step = places["turn"], places["step"]
-        self._goes_back |= turn[0] == self._last[0] and step[0] <= self._last[1]
-        self._last = int(turn[-1]), int(step[-1])
+        if len(turn):  # a chunk that goes on with a pass may have no further step
+            self._goes_back |= turn[0] == self._last[0] and step[0] <= self._last[1]
+            self._last = int(turn[-1]), int(step[-1])
         if (columns["phase"] == DECODE).any():
             self._decoded_layers.add(frozenset(np.unique(columns["layer"]).tolist()))
 
@@ -192,7 +209,7 @@ class TraceStream:
 
     def _leave_out_null_columns(self, path: Path) -> None:
         """Write the routings again if a column was given, but null in every row."""
-        schema = without_null_columns(self._schema, self._numbered.seen)
+        schema = without_null_columns(self._schema, self._numbered.seen.columns)
         if schema != self._schema:
             write_rows(path, schema, FileRows(path))
 

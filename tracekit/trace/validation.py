@@ -1,12 +1,14 @@
 """Validation of a trace, file by file: first the types of its columns, then values, then order.
 
 In: the columns of the files. Out: sentences to warn of, or a `TraceError` that names file, row,
-column, value and remedy. The checks are in `typecheck`, `checks`, `layers`, `order` and `missing`.
+column, value and remedy. The checks are in `typecheck`, `checks`, `layers`, `order`, `costs` and
+`missing`.
 """
 
 from tracekit.trace import order, typecheck
 from tracekit.trace.checked import CheckedColumns
 from tracekit.trace.checks import Arrays
+from tracekit.trace.costs import check_costs
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.layers import LayerTable, check_layers
 from tracekit.trace.missing import missing_rows
@@ -14,7 +16,7 @@ from tracekit.trace.schema import routing_schema, steps_schema
 from tracekit.trace.steps import StepTable
 
 # All columns that a trace can have. Others are their author's, and not checked.
-ROUTING_COLUMNS = frozenset(routing_schema(1, 1, 1).names)
+ROUTING_COLUMNS = frozenset(routing_schema(1, 1, 1, layer_times=True).names)
 STEP_COLUMNS = frozenset(steps_schema(1).names)
 PLACE = ("turn", "pass", "phase", "step", "layer")
 
@@ -70,5 +72,6 @@ def check_layers_and_steps(
     known = [name for name in columns.names if name in STEP_COLUMNS - {"embedding"}]
     places = columns.read(known)
     order.check_steps(columns.where(), places, routings)
+    check_costs(columns.where(), places)
     lacks = missing_rows(name, facts, routings, places, lambda: steps.kept, layers.scalars)
     return [] if lacks is None else [lacks]

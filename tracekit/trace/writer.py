@@ -71,6 +71,8 @@ class TraceWriter:
         Record gate inputs and token embeddings, this many values each.
     gate_dtype : {"f32", "f16"}
         Precision of the gate inputs.
+    layer_times : bool
+        Record how long each layer of a pass waited for its experts, and computed.
     force : bool
         Replace the trace that is at `path`; it stays until the new one has its first part.
     flush_ms : float
@@ -97,6 +99,7 @@ class TraceWriter:
         n_expert: int | None = None,
         n_embd: int | None = None,
         gate_dtype: str = "f32",
+        layer_times: bool = False,
         force: bool = False,
         flush_ms: float = 300.0,
         threaded: bool = True,
@@ -107,7 +110,8 @@ class TraceWriter:
             raise ValueError(f"top_k = {top_k}, but the facts say {facts.model.top_k}")
         self.path = Path(path)
         self.facts = facts
-        schemas = routing_schema(top_k, n_expert, n_embd, gate_dtype), steps_schema(n_embd)
+        routing = routing_schema(top_k, n_expert, n_embd, gate_dtype, layer_times)
+        schemas = routing, steps_schema(n_embd)
         self._folder = TraceFolder(self.path, force)
         try:
             self._parts = PartWriter(self._folder.now, facts, *schemas, gathered_bytes, part_bytes)
@@ -161,8 +165,8 @@ class TraceWriter:
             Columns of ``routing.parquet``, rows in (layer, step) order: `step` [n], `layer` [n],
             `experts` [n, k], `turn`, `pass` and `phase` as arrays or single numbers; optionally
             `weights` [n, k] (NaN: unknown), `residency` and `dropped` [n, k] (255: unknown),
-            `logits` [n, n_expert], `gate_input` [n, n_embd] (a row of nothing but NaN: null). None
-            or absent: all null.
+            `logits` [n, n_expert], `gate_input` [n, n_embd] (a row of nothing but NaN: null), and
+            `wait_ms` and `compute_ms` [n] (NaN: null). None or absent: all null.
         steps : mapping
             Columns of ``steps.parquet``, one row for each token of the pass: `step` [m], `turn`,
             `pass`, `phase`; optionally `token`, `piece` (list of bytes), the times (NaN: null),
