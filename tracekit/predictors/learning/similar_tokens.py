@@ -250,9 +250,9 @@ def _index(
         for u in range(n):
             if reached[layer, u]:
                 for slot in range(k):
-                    e = np.int64(experts[layer, u, slot])
-                    places[layer, at[e]] = u
-                    at[e] += 1
+                    expert = np.int64(experts[layer, u, slot])
+                    places[layer, at[expert]] = u
+                    at[expert] += 1
 
 
 # Of every token asked: how many slots of all layers the token before it has in common with the token
