@@ -56,8 +56,10 @@ No routing trace says how large an expert is, and many do not say how many there
 FILE --model PATH` takes that from the model's own file: a GGUF file (of a split model the first part),
 a safetensors file or a folder of them, or a `config.json`. Headers are read, and of the weights only
 the routers, their biases and the norms before them, so that `stale-gate` and `ctrl` work on imported
-gate inputs. Of a GGUF file the bytes of an expert are those of its weights, which an engine reads;
-biases of experts stay in memory. Of safetensors files they are all of its tensors. A `config.json`
+gate inputs. With `--embeddings`, each token whose id the file says keeps its embedding too, so that
+`embedding-gate` works without any gate input: 4 bytes for each value of each token. Of a GGUF file the
+bytes of an expert are those of its weights, which an engine reads; biases of experts stay in memory. Of
+safetensors files they are all of its tensors. A `config.json`
 gives an estimate, and the trace says so. `--expert-mib M` gives a size by hand."""
 
 COUNTS = """\
@@ -66,7 +68,7 @@ Some files hold how often each expert was used, and nothing of the order. They a
 `popularity-sorted`, `concentration`, `pinning`) and `tracekit.open_counts(FILE)` open them. `info`
 estimates which share of the lookups would hit if the hottest experts stayed in memory, as if each
 token selected independently; `--cache-slots N`, or `--cache-mib M` with `--expert-mib` or `--model`,
-lists the experts that fit a budget, those with the most hits for each byte first. Of a trace `info`
+lists the experts that fit a budget: the N hottest of every layer, or those with the most hits for each byte. Of a trace `info`
 lists them too."""
 
 INTRODUCTION = (

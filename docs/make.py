@@ -138,7 +138,7 @@ def policies() -> str:
         "*speculative*: it reads experts before anything asks for them; *needs predictor*: it acts "
         "on the guesses of a [predictor](predictors.md); *needs popularity*: it goes by how often each "
         "expert was used on other turns, with `--train` on another trace, with `--pin-from` in a file of "
-        "counts; *stochastic*: it draws random numbers.",
+        "counts or another trace; *stochastic*: it draws random numbers.",
         "Besides the [columns that every result has](columns.md), some policies give counters of "
         "their own.",
         *sections,

@@ -12,8 +12,14 @@ from typing import Any, get_args, get_origin
 import pyarrow as pa
 
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
-from tracekit.trace.schema import MAY_BE_ABSENT, layers_schema, routing_schema, steps_schema
+from tracekit.trace.facts import EngineFacts, KeptDigest, ModelFacts, TraceFacts
+from tracekit.trace.schema import (
+    MAY_BE_ABSENT,
+    SINCE_VERSION_3,
+    layers_schema,
+    routing_schema,
+    steps_schema,
+)
 
 PLACE = {
     "turn": "one prompt and what is generated after it, from 0",
@@ -29,6 +35,8 @@ ROUTING = {
     "dropped": "1: the engine left this expert out",
     "logits": "the router's logit of every expert",
     "gate_input": "the vector that the router multiplied, as f32 or f16",
+    "wait_ms": "time that the layer waited until its experts were in memory: evicting, reading",
+    "compute_ms": "time from then until the next layer had selected its experts, or the pass had ended",
 }
 STEPS = {
     "kept": "false of a drafted token that was rejected, and of a prompt that was cancelled",
@@ -40,6 +48,12 @@ STEPS = {
     "read_bytes": "bytes read",
     "lookups": "expert lookups",
     "hits": "lookups that found the expert in the cache",
+    "start_s": "seconds from the beginning of the recording to that of the pass",
+    "cpu_ms": "CPU time of all threads of the process during the pass",
+    "evict_ms": "time that computation waited, outside reads, for experts to be evicted and their memory "
+    "to be released or reused",
+    "major_faults": "pages that the process waited for because they had to be read from storage",
+    "mem_available_bytes": "memory available after the pass, as the system estimates it",
     "embedding": "the token's embedding",
 }
 LAYERS = {
@@ -85,11 +99,21 @@ FACTS = {
     "seed": "seed of the sampling",
     "command": "the command line of the recording",
     "notes": "everything else that was worth keeping; `begins_late` says why a turn does not begin "
-    "at step 0",
+    "at step 0, `ram_mib` how much memory the device has, `mode` whether reading and computing took "
+    "turns (serial) or not (overlap)",
     "slot_order": "order of the slots of a routing: ranked (heaviest first), sorted (by expert id) "
     "or unknown",
     "inferred": "what the source did not say, and how it was inferred",
     "agreement": "whether a replay gives what the engine recorded, below; null: nobody has compared",
+    "digest": "the digest of the trace as it was written, below; null: it is computed when it is "
+    "needed",
+    "captured": "which of logits, gate_input and embedding were copied out of the model while its passes "
+    "were timed; null: not known",
+}
+DIGEST = {
+    "sha256": "of the routings and of the sizes of the experts; the same for a file and for its import",
+    "sizes_sha256": "of the sizes alone: with other sizes the digest no longer counts",
+    "routing_bytes": "size of routing.parquet; of a file of another size the digest no longer counts",
 }
 AGREEMENT = {
     "policy": "the policy that was replayed",
@@ -125,13 +149,17 @@ def files_of_a_trace() -> Iterator[tuple[str, str, Rows]]:
         "routing.parquet",
         "One row for each token at each MoE layer, in the order of pass, layer, step. Without the "
         f"column {', '.join(f'`{name}`' for name in MAY_BE_ABSENT[:-1])} or "
-        f"`{MAY_BE_ABSENT[-1]}` it counts as null in every row.",
-        _columns(routing_schema(top_k, n_expert, n_embd), PLACE | ROUTING),
+        f"`{MAY_BE_ABSENT[-1]}` it counts as null in every row. Where a layer ran several tokens in a pass, "
+        "`wait_ms` and `compute_ms` stand on the last of its rows; traces of schema version 2 and 1 lack "
+        "them.",
+        _columns(routing_schema(top_k, n_expert, n_embd, layer_times=True), PLACE | ROUTING),
     )
     yield (
         "steps.parquet",
         "One row for each token of each pass. A pass of several tokens has its totals, from `wall_ms` "
-        "to `hits`, on its last row; they are null on the others.",
+        "to `mem_available_bytes`, on its last row; they are null on the others. Traces of schema "
+        f"version 2 and 1 lack {', '.join(f'`{name}`' for name in SINCE_VERSION_3)}, and those of "
+        "version 1 `kept`.",
         _columns(steps_schema(n_embd), {k: PLACE[k] for k in PLACE if k != "layer"} | STEPS),
     )
     yield (
@@ -168,6 +196,7 @@ def trace_json() -> Iterator[tuple[str, Rows]]:
     yield "`model`:", _keys(ModelFacts, MODEL)
     yield "`engine`:", _keys(EngineFacts, ENGINE)
     yield "`agreement`:", _keys(Agreement, AGREEMENT)
+    yield "`digest`:", _keys(KeptDigest, DIGEST)
 
 
 def _keys(facts: type[Any], meanings: Mapping[str, str]) -> Rows:

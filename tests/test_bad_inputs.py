@@ -197,7 +197,7 @@ TRACES = {
     ),
     "newer schema": (
         facts(schema="tracekit.trace/99"),
-        "{path}/trace.json has schema version 99, newer than the 2 that this tracekit reads; "
+        "{path}/trace.json has schema version 99, newer than the 3 that this tracekit reads; "
         "upgrade tracekit.",
     ),
     "not JSON": (

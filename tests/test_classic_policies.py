@@ -321,6 +321,13 @@ def test_counts_that_nobody_goes_by_are_refused():
     assert str(error.value) == "--pin-from is for policies that go by counts, such as pin; add one."
 
 
+def test_another_trace_is_counted():
+    learned = replay(THREE, "pin", cache_bytes=3, train=OTHER).records
+    assert replay(THREE, "pin", cache_bytes=3, pin_from=OTHER).records == learned
+    with pytest.raises(UsageError, match="holds the routings that are replayed"):
+        replay(THREE, "pin", cache_bytes=3, pin_from=THREE)
+
+
 # ---- on the command line ------------------------------------------------------------------------
 
 
@@ -337,7 +344,11 @@ def test_counts_come_from_a_file(tmp_path):
     ).records
     assert document["results"][0]["hits"] == from_python[0]["hits"]
     done = run(*args, "--pin-from", trace)
+    assert done.code == 2
+    assert "holds the routings that are replayed" in done.err
+    (tmp_path / "words").write_text("no counts, no trace")
+    done = run(*args, "--pin-from", tmp_path / "words")
     assert done.code == 3
-    assert "holds no counts that tracekit knows" in done.err
+    assert "is no trace that tracekit knows" in done.err
     done = run(*args, "--pin-from", tmp_path / "usage", "-o", tmp_path / "usage", "--force")
     assert done.code == 2

@@ -12,6 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from routing_traces import make_trace
+from timed_runs import timed
 
 from tracekit import analysis, datasets, plots
 from tracekit.plots import timeline
@@ -19,7 +20,8 @@ from tracekit.plots.kinds import KINDS, Choices, find_kind, register
 from tracekit.policies import load_policies
 from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
-NEEDY = ("horizon", "history", "overlap")  # which cannot do with one token of one layer
+TIMED = ("time", "time-curves")  # which need the times of tokens
+NEEDY = ("horizon", "history", "overlap", *TIMED)  # which cannot do with one token of one layer
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,11 @@ def recorded():
     return Trace.open(datasets.path("tiny-moe-64e.trace"))
 
 
+@pytest.fixture(scope="module")
+def with_times(tmp_path_factory):
+    return timed(tmp_path_factory.mktemp("timed"), tokens=80)
+
+
 @pytest.fixture(params=["small", pytest.param("deep", marks=pytest.mark.slow)])
 def trace(request):
     return request.getfixturevalue(request.param)
@@ -49,9 +56,9 @@ def text_of(artist, words):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_plot_is_labelled_and_nothing_is_covered(trace, name):
+def test_every_plot_is_labelled_and_nothing_is_covered(trace, with_times, name):
     kind = KINDS[name]
-    ax = kind.draw(kind.compute(trace, Choices()))
+    ax = kind.draw(kind.compute(with_times if name in TIMED else trace, Choices()))
     plots.add_caption(ax, "a model, a trace")
     assert ax.get_xlabel()
     assert ax.get_ylabel()
@@ -82,10 +89,11 @@ def test_every_plot_is_labelled_and_nothing_is_covered(trace, name):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_plot_draws_where_it_is_told(small, name):
+def test_a_plot_draws_where_it_is_told(small, with_times, name):
     ax = Figure(layout="constrained").subplots()
     kind = KINDS[name]
-    assert kind.draw(kind.compute(small, Choices()), ax=ax) is ax
+    trace = with_times if name in TIMED else small
+    assert kind.draw(kind.compute(trace, Choices()), ax=ax) is ax
 
 
 def settings():
@@ -94,13 +102,13 @@ def settings():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_drawing_touches_no_global_state(small, name, monkeypatch):
+def test_drawing_touches_no_global_state(small, with_times, name, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whoever imports it fails
     kind = KINDS[name]
     with mpl.rc_context():
         mpl.rcdefaults()  # a test before this one may have drawn the same plot
         before = settings()
-        kind.draw(kind.compute(small, Choices()))
+        kind.draw(kind.compute(with_times if name in TIMED else small, Choices()))
         assert settings() == before
 
 
@@ -336,6 +344,8 @@ def test_a_long_timeline_shares_columns():
         ("horizon", "needs the column 'gate_input'"),
         ("history", "looks from one MoE layer at a later one"),
         ("overlap", "has no two routings to compare"),
+        ("time", "has no wall_ms of its tokens"),
+        ("time-curves", "has no wall_ms of its tokens"),
     ],
 )
 def test_what_a_poor_trace_lacks(name, lacks):

@@ -4,11 +4,13 @@ import numpy as np
 import reference
 from cache_runs import EXAMPLES, Run, cases
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracekit.policies import load_policy
 from tracekit.policies.belady import Belady
 from tracekit.policies.bound import Bound
 from tracekit.policies.intervals import Room
+from tracekit.policies.lfu import LFUState, _lfu
 from tracekit.replaying import build_batches
 
 
@@ -103,3 +105,36 @@ def test_belady_at_real_sizes_is_not_a_bound():
     best = reference.best(run.loads, run.layer_sizes, 3, lambda load, key: 1)
     assert (cell.hits.sum(), best) == (0, 1)
     assert limit.hits >= best
+
+
+# ---- a run in parts ------------------------------------------------------------------------------
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(case=cases(), data=st.data())
+def test_lfu_continues_a_run_with_the_state_that_the_first_part_left(case, data):
+    batches = case.batches
+    cut = data.draw(st.integers(0, len(batches)), "cut")
+    budgets = np.array(case.budgets)
+    parts = [batches.only(np.arange(*ends)) for ends in ((0, cut), (cut, len(batches)))]
+    for cell in load_policy("lfu").simulate(batches, budgets, per_lookup=True):
+        state = LFUState.empty(batches.n_keys, batches.n_expert)
+        found = [np.empty_like(each) for each in (cell.hits, cell.resident_bytes, cell.hit)]
+        filled = 0
+        for part in parts:
+            of_batches = slice(filled, filled + len(part))
+            start = batches.batch_start[filled]
+            _lfu(
+                part.keys,
+                part.batch_start,
+                part.key_bytes,
+                *state,
+                cell.budget_bytes,
+                part.bypass,
+                found[0][of_batches],
+                found[1][of_batches],
+                found[2][start : start + len(part.keys)],
+            )
+            state.renumber()
+            filled += len(part)
+        assert all(map(np.array_equal, found, (cell.hits, cell.resident_bytes, cell.hit)))

@@ -9,7 +9,7 @@ import pytest
 from predict_traces import tables_of, toy, trace_of
 
 from tracekit.policies import Retention
-from tracekit.predictors import Predictor
+from tracekit.predictors import PREDICTORS, Predictor
 from tracekit.replaying.batches import build_batches
 from tracekit.replaying.guesses import guesses
 from tracekit.scoring import predict
@@ -153,6 +153,19 @@ def test_the_error_says_where_a_gate_input_is_null():
         "predictors that need it out, or record the trace again."
     )
     assert predict(trace, ["prev-token"]).records[0]["routings"] == 72 * 4
+
+
+def test_a_predictor_of_ones_own_that_gives_nan_is_told_so():
+    class Broken(PREDICTORS.find("stale-gate")):
+        name = "broken"
+
+        def scores(self, block, layer):
+            return np.full((len(block), self.routers.n_expert), np.nan, np.float32)
+
+    with pytest.raises(
+        TraceError, match=r"broken gave a score that is not a number .*`scores` must"
+    ):
+        predict(trace_of(toy()), [Broken])
 
 
 def test_a_router_matrix_of_the_wrong_shape():

@@ -230,9 +230,9 @@ def test_what_leaves_experts_out_saves_and_loses_what_counts():
 
 
 def test_another_model_or_the_same_routings_cannot_warm_up(small):
-    with pytest.raises(TraceError, match=r"cannot warm up for .* n_expert = 16, not 12"):
+    with pytest.raises(TraceError, match=r"cannot fill the cache for .* n_expert = 16, not 12"):
         replay(small, "lru", cache_fraction=0.5, warm=synthesize(3, 16, 2, 5))
-    with pytest.raises(UsageError, match=r"routings that are replayed, .*; warm up on another"):
+    with pytest.raises(UsageError, match=r"holds the same routings as .*; give another trace"):
         replay(small, "lru", cache_fraction=0.5, warm=small)
     bigger = synthesize(3, 12, 2, 5, expert_bytes=12345)
     with pytest.raises(TraceError, match="its experts have other sizes"):

@@ -176,7 +176,7 @@ def test_a_fetched_trace_is_found_in_its_folder(study, monkeypatch):
     other = study.parent / "elsewhere" / "study.toml"
     other.parent.mkdir()
     other.write_text(text)
-    with pytest.raises(TracekitError, match="get it from the moon, and name its folder"):
+    with pytest.raises(TracekitError, match="get it from the moon, and name the folder"):
         sweep(other)
     with pytest.raises(TracekitError, match=f"It is not in {other.parent}"):
         sweep(other, traces=other.parent)
@@ -280,6 +280,7 @@ def test_a_shipped_study_claims_something_and_has_its_result(path):
     assert study.claims
     assert study.about
     assert study.result_path.exists()
+    assert all(spec.source for spec in study.measured.values())
     for trace in study.traces.values():
         assert trace.source or trace.file.startswith("bundled:")
 
@@ -294,6 +295,8 @@ def test_a_shipped_study_comes_out_as_committed(path, request):
     folder = None
     if any(trace.source for trace in study.traces.values()):
         folder = request.getfixturevalue("phone_traces") / "traces"
+    if study.measured:
+        folder = request.getfixturevalue("phone_traces") / "measured"
     result = sweep(study, folder)
     assert [str(verdict) for verdict in result.verdicts if not verdict.holds] == []
     assert result.differences(study.result_path) == []

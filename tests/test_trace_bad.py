@@ -108,8 +108,8 @@ BAD = {
         "{t}/trace.json does not describe a trace: it names no tracekit schema.",
     ),
     "newer schema": (
-        lambda t: edit(t, schema="tracekit.trace/3"),
-        "{t}/trace.json has schema version 3, newer than the 2 that this tracekit reads; upgrade "
+        lambda t: edit(t, schema="tracekit.trace/4"),
+        "{t}/trace.json has schema version 4, newer than the 3 that this tracekit reads; upgrade "
         "tracekit.",
     ),
     "schema without a number": (

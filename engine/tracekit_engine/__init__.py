@@ -15,12 +15,14 @@ import os
 # imported, so it is set before any import that may bring Arrow along.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
+from tracekit_engine.generation import Generation
 from tracekit_engine.hook import Capture
 from tracekit_engine.options import Options, Streaming
+from tracekit_engine.passes import Pass
 from tracekit_engine.prompts import Prompt
-from tracekit_engine.recorder import Generation, Progress, Recording, record
+from tracekit_engine.recorder import Progress, Recording, record
 from tracekit_engine.sampling import Sampling
-from tracekit_engine.session import Pass, Session
+from tracekit_engine.session import Session
 
 __all__ = [
     "Capture",

@@ -3,6 +3,7 @@
 Everything follows from a model's file and the options; no model is loaded here.
 """
 
+from tracekit import meter
 from tracekit.figures import MIB
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit_engine.model_file import ModelFile
@@ -78,8 +79,7 @@ def available_memory() -> int:
     TracekitError
         The kernel gives no estimate.
     """
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    raise TracekitError("The kernel does not say how much memory is free; give --cache-mib.")
+    available = meter.available_bytes()
+    if available is None:
+        raise TracekitError("The kernel does not say how much memory is free; give --cache-mib.")
+    return available

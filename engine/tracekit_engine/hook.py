@@ -7,6 +7,7 @@ node and calls again. Each question costs a Python call, so an answer is one dic
 
 import ctypes
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,15 +79,37 @@ class PassCapture:
         if capture.gate_inputs:
             self.gate_input = np.empty((n_rows, plan.n_embd), gate_dtype)
         self.embedding: np.ndarray | None = None
+        self._selected: list[float] = []  # when each layer had selected its experts, in seconds
+        self._ready: list[float] = []  # when they were in memory
+        self._ended = 0.0
         self.n_rows = 0
 
-    def end_layer(self, layer: int, count: int) -> None:
-        """Note that all of a layer's `count` rows are there."""
+    def end_layer(self, layer: int, count: int, selected: float, ready: float) -> None:
+        """Note that all of a layer's `count` rows are there.
+
+        Parameters
+        ----------
+        selected, ready : float
+            When it had selected its experts, and when these were in memory.
+        """
         self.layers.append((layer, count))
         self.n_rows += count
+        self._selected.append(selected)
+        self._ready.append(ready)
 
-    def trim(self) -> None:
-        """Drop the rows that are left over because a layer did not run all tokens."""
+    @property
+    def wait_ms(self) -> np.ndarray:
+        """For how long each layer waited until its experts were in memory, [layers]."""
+        return 1e3 * (np.array(self._ready) - self._selected)
+
+    @property
+    def compute_ms(self) -> np.ndarray:
+        """The time from then until the next layer had selected, or the pass ended, [layers]."""
+        return 1e3 * (np.array([*self._selected[1:], self._ended]) - self._ready)
+
+    def end(self) -> None:
+        """Note the time, and drop the rows of tokens that a layer did not run."""
+        self._ended = time.perf_counter()
         for name in ("experts", "weights", "residency", "logits", "gate_input"):
             rows = getattr(self, name)
             if rows is not None:
@@ -158,7 +181,7 @@ class Hook:
     def end(self) -> PassCapture:
         """Return what was copied since `begin`."""
         captured, self._current = self.current, None
-        captured.trim()
+        captured.end()
         return captured
 
     def reraise(self) -> None:
@@ -244,8 +267,10 @@ class _LayerWatch:
                 current.logits[rows] = np.nan
             if current.gate_input is not None and self.layer.router_node is None:
                 current.gate_input[rows] = np.nan
+            selected = ready = time.perf_counter()
             if current.residency is not None and self.hook.on_selection is not None:
                 current.residency[rows] = self.hook.on_selection(layer, experts)
-            current.end_layer(layer, len(experts))
+                ready = time.perf_counter()
+            current.end_layer(layer, len(experts), selected, ready)
             self._done_in = current
         return True

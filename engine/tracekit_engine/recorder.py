@@ -4,28 +4,29 @@ A model's path, prompts and options go in; a trace comes out. Nothing here print
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from tracekit.trace import EngineFacts, ModelFacts, TraceFacts, TraceWriter
+from tracekit.trace import TraceWriter
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.errors import UsageError
 from tracekit.trace.folder import check_target
 from tracekit.trace.schema import DECODE, PREFILL
-from tracekit.version import version
-from tracekit_engine import binding, interrupts
+from tracekit_engine import interrupts
 from tracekit_engine.budget import check_given_budget
+from tracekit_engine.facts import facts_of_recording
+from tracekit_engine.generation import Generation
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options
 from tracekit_engine.own_check import verify_recording
+from tracekit_engine.passes import Pass
 from tracekit_engine.prompts import Prompt
 from tracekit_engine.rows import Place, layer_rows, routing_rows, step_rows
-from tracekit_engine.sampling import Sampler, Sampling
-from tracekit_engine.session import Pass, Session
+from tracekit_engine.sampling import Sampler
+from tracekit_engine.session import Session
 from tracekit_engine.store import StoreTotals
 
 CTX_STEP = 256
@@ -35,35 +36,6 @@ LENGTH = "length"
 END_OF_TEXT = "end of text"
 CONTEXT_FULL = "context full"
 INTERRUPTED = "interrupted"
-
-
-@dataclass(frozen=True)
-class Generation:
-    """What to generate in each turn.
-
-    Attributes
-    ----------
-    n_decode : int
-        The most decode passes of a turn; 0 evaluates the prompt only.
-    sampling : Sampling
-        How the next token is chosen.
-    ignore_eos : bool
-        Go on after the token that ends a text.
-    chat : bool
-        Put the prompt into the model's chat template.
-    n_ctx : int or None
-        Context length in tokens; None takes what the longest turn needs.
-    """
-
-    n_decode: int = 128
-    sampling: Sampling = field(default_factory=Sampling)
-    ignore_eos: bool = False
-    chat: bool = False
-    n_ctx: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.n_decode < 0:
-            raise UsageError(f"-n takes a whole number of 0 or more, not {self.n_decode}.")
 
 
 @dataclass
@@ -214,7 +186,7 @@ def record(
     with Session(loaded, options) as session:
         if on_start is not None:
             on_start(session)
-        facts = _facts(session, turns, generation, command)
+        facts = facts_of_recording(session, turns, generation, command)
         with TraceWriter(
             path,
             facts,
@@ -222,6 +194,7 @@ def record(
             n_expert=facts.model.n_expert if options.capture.logits else None,
             n_embd=facts.model.n_embd if options.capture.gate_inputs else None,
             gate_dtype=options.capture.gate_dtype,
+            layer_times=True,
             force=force,
         ) as writer:
             run = _Run(session, writer, generation, token_lists, on_progress, on_piece)
@@ -251,6 +224,7 @@ class _Run:
         self.on_piece = on_piece
         self.progress = Progress(turns=len(turns), n_decode=generation.n_decode)
         self._passes = 0
+        self._began = time.perf_counter()
 
     def record(self) -> str:
         """Run all turns, close the session and the trace, return why the last turn ended."""
@@ -299,7 +273,8 @@ class _Run:
         evaluated = self.session.evaluate(tokens, want_logits)
         place = Place(turn, self._passes, phase)
         pieces = [self.session.model.piece(token) for token in tokens]
-        self.writer.write_pass(routing_rows(evaluated, place), step_rows(evaluated, place, pieces))
+        steps = step_rows(evaluated, place, pieces, self._began)
+        self.writer.write_pass(routing_rows(evaluated, place), steps)
         if phase == PREFILL:
             self.writer.flush()  # a chunk is large; write it before the next one takes memory
         self._passes += 1
@@ -333,62 +308,3 @@ def _context_length(turns: list[list[int]], generation: Generation, model: Model
             f"{n_ctx:,}; shorten the prompt or give a larger --ctx."
         )
     return n_ctx
-
-
-def _facts(
-    session: Session, turns: list[Prompt], generation: Generation, command: Sequence[str]
-) -> TraceFacts:
-    file, plan, store = session.file, session.plan, session.store
-    streaming = session.options.streaming
-    sampling = generation.sampling
-    notes: dict[str, Any] = {
-        "context": session.options.n_ctx,
-        "chunk": session.chunk,
-        "token_cycle_bytes": session.token_cycle,
-        "bytes_outside_layers": file.dense_bytes.get(-1, 0),
-    }
-    types = sorted({layer.router_type for layer in plan.layers if layer.router_type is not None})
-    notes["router_types"] = {
-        name: [layer.layer for layer in plan.layers if layer.router_type == name] for name in types
-    }
-    by_token = [layer.layer for layer in plan.layers if not layer.selects_by_logits]
-    if by_token:
-        notes["layers_selected_by_token"] = by_token
-    return TraceFacts(
-        model=ModelFacts(
-            name=file.name,
-            arch=file.arch,
-            n_layer=session.model.n_layer,
-            n_expert=plan.n_expert,
-            top_k=plan.top_k,
-            n_embd=plan.n_embd,
-            quantisation=file.quantisation,
-            gating=plan.typical.gating,
-            n_group=file.n_group,
-            n_group_used=file.n_group_used,
-            norm_eps=plan.typical.norm_eps,
-            file_bytes=file.file_bytes,
-        ),
-        source="recorded",
-        engine=EngineFacts(
-            name="tracekit",
-            version=f"{version()} (llama-cpp-python {binding.version()})",
-            cache_policy="lru" if store else None,
-            cache_bytes=store.budget if store else None,
-            io_threads=streaming.lanes if streaming else None,
-            direct_io=streaming.direct_io if streaming else None,
-            compute_threads=session.threads,
-        ),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        prompts=[turn.as_given for turn in turns],
-        sampling={
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "n_decode": generation.n_decode,
-            "ignore_eos": generation.ignore_eos,
-            "chat": generation.chat,
-        },
-        seed=sampling.seed,
-        command=list(command),
-        notes=notes,
-    )

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tracekit.trace.schema import DECODE
-from tracekit_engine.session import Pass, Session
+from tracekit_engine.passes import Pass
+from tracekit_engine.session import Session
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,27 @@ def routing_rows(evaluated: Pass, place: Place) -> dict[str, np.ndarray]:
         values = getattr(captured, name)
         if values is not None:
             rows[name] = values
+    has_run = np.array(counts) > 0
+    last = np.cumsum(counts)[has_run] - 1
+    waited = None if captured.residency is None else captured.wait_ms
+    for name, of_layer in (("wait_ms", waited), ("compute_ms", captured.compute_ms)):
+        if of_layer is not None:
+            rows[name] = np.full(captured.n_rows, np.nan)
+            rows[name][last] = of_layer[has_run]
     return rows
 
 
-def step_rows(evaluated: Pass, place: Place, pieces: Sequence[bytes]) -> dict[str, Any]:
+def step_rows(
+    evaluated: Pass, place: Place, pieces: Sequence[bytes], began: float
+) -> dict[str, Any]:
     """Return the rows of ``steps.parquet`` of one pass; the last row has the pass's totals.
 
     Parameters
     ----------
     pieces : sequence of bytes
         The text of each token.
+    began : float
+        When the recording began, by ``time.perf_counter``.
     """
     count = len(evaluated.tokens)
     rows: dict[str, Any] = {
@@ -73,11 +85,16 @@ def step_rows(evaluated: Pass, place: Place, pieces: Sequence[bytes]) -> dict[st
         "token": np.array(evaluated.tokens, np.int32),
         "piece": list(pieces),
         "wall_ms": _on_last(count, evaluated.wall_ms, np.nan),
+        "start_s": _on_last(count, evaluated.started - began, np.nan),
+        "cpu_ms": _on_last(count, evaluated.usage.cpu_ms, np.nan),
+        "major_faults": _on_last(count, evaluated.usage.major_faults, -1),
     }
+    if evaluated.available_bytes is not None:
+        rows["mem_available_bytes"] = _on_last(count, evaluated.available_bytes, -1)
     if evaluated.captured.embedding is not None:
         rows["embedding"] = evaluated.captured.embedding
     if evaluated.store is not None:
-        for name in ("io_ms", "stall_ms"):
+        for name in ("io_ms", "stall_ms", "evict_ms"):
             rows[name] = _on_last(count, getattr(evaluated.store, name), np.nan)
         for name in ("read_bytes", "lookups", "hits"):
             rows[name] = _on_last(count, getattr(evaluated.store, name), -1)

@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from tracekit import meter
 from tracekit.trace.errors import TracekitError, UsageError
 from tracekit_engine import binding, interrupts
 from tracekit_engine.budget import (
@@ -32,30 +32,8 @@ from tracekit_engine.memory import occupy_dense, replace_mappings
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 from tracekit_engine.options import Options, Streaming
-from tracekit_engine.store import ExpertStore, StoreTotals
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One forward evaluation.
-
-    Attributes
-    ----------
-    tokens : list of int
-    first_step : int
-        Context position of the first token.
-    captured : PassCapture
-        What each layer selected, and what else was to be copied.
-    wall_ms : float
-    store : StoreTotals or None
-        Lookups and reads of the expert store; None if all experts are resident.
-    """
-
-    tokens: list[int]
-    first_step: int
-    captured: PassCapture
-    wall_ms: float
-    store: StoreTotals | None
+from tracekit_engine.passes import Pass
+from tracekit_engine.store import ExpertStore
 
 
 class Session:
@@ -254,7 +232,8 @@ class Session:
                 f"the logits of {n_logits} tokens are wanted: open the session with n_outputs of as many"
             )
         self.model.check_tokens(tokens)
-        started, first_step = time.perf_counter(), self.position
+        used, first_step = meter.used(), self.position
+        started = time.perf_counter()
         try:
             with interrupts.counted() as self._hook.ctrl_c, self._whole_files():
                 captured = self._evaluate_watched(tokens, n_logits)
@@ -264,9 +243,11 @@ class Session:
                 self.store.take_totals()  # drops those of the pass that failed
             raise
         wall_ms = 1e3 * (time.perf_counter() - started)
+        usage = meter.used() - used
         self.position += len(tokens)
         totals = self.store.take_totals() if self.store is not None else None
-        return Pass(tokens, first_step, captured, wall_ms, totals)
+        left = meter.available_bytes()
+        return Pass(tokens, first_step, captured, wall_ms, totals, started, usage, left)
 
     @contextmanager
     def _whole_files(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ distinct experts is looked up once; a repeat only promotes. A miss is admitted. 
 recently used entries that the batch did not touch are evicted until the rest fits the budget.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -34,6 +35,9 @@ class StoreTotals:
         Time spent reading, summed over lanes.
     stall_ms : float
         Time that the computation waited for reads.
+    evict_ms : float
+        Time that it waited, outside reads, for room to be made: entries evicted, memory released or
+        given to those that follow.
     """
 
     lookups: int = 0
@@ -42,6 +46,7 @@ class StoreTotals:
     moved_bytes: int = 0
     io_ms: float = 0.0
     stall_ms: float = 0.0
+    evict_ms: float = 0.0
 
     def add(self, other: "StoreTotals") -> None:
         """Add the totals of another period."""
@@ -119,9 +124,11 @@ class ExpertStore:
             touched.add(expert)
         # Evicting before reading leaves the same entries as evicting afterwards, and the memory
         # never holds both the old and the new ones.
-        freed = self._evict(layer, touched)
         try:
-            self._fetch(layer, missed, freed)
+            started = time.perf_counter()
+            slices = self._make_room(layer, touched, missed)
+            self._totals.evict_ms += 1e3 * (time.perf_counter() - started)
+            self._read(slices)
         except BaseException:
             # A failed read leaves empty memory. Were it resident, later passes would compute with it.
             for expert in missed:
@@ -150,8 +157,9 @@ class ExpertStore:
             freed += self._slices(*oldest)
         return freed
 
-    def _fetch(self, layer: int, missed: list[int], freed: list[Read]) -> None:
-        """Read the missed experts; their memory comes from freed slices as far as there are any."""
+    def _make_room(self, layer: int, touched: set[int], missed: list[int]) -> list[Read]:
+        """Evict, and return the slices of the missed experts, whose memory comes from freed ones."""
+        freed = self._evict(layer, touched)
         slices = [each for expert in missed for each in self._slices(layer, expert)]
         reused = min(len(slices), len(freed)) if self._moves_pages else 0
         for (file, start, stop), (donor, first, last) in zip(slices, freed[:reused], strict=False):
@@ -160,16 +168,20 @@ class ExpertStore:
             self._memory[file].occupy(start, stop)
         for file, start, stop in freed[reused:]:
             self._memory[file].release(start, stop)
-        if slices:
-            try:
-                times = self._lanes.read(slices)
-            except BaseException:
-                for file, start, stop in slices:
-                    self._memory[file].release(start, stop)
-                raise
-            self._totals.io_ms += times.io_ms
-            self._totals.stall_ms += times.stall_ms
-            self._totals.moved_bytes += times.moved_bytes
+        return slices
+
+    def _read(self, slices: list[Read]) -> None:
+        if not slices:
+            return
+        try:
+            times = self._lanes.read(slices)
+        except BaseException:
+            for file, start, stop in slices:
+                self._memory[file].release(start, stop)
+            raise
+        self._totals.io_ms += times.io_ms
+        self._totals.stall_ms += times.stall_ms
+        self._totals.moved_bytes += times.moved_bytes
 
     def _slices(self, layer: int, expert: int) -> list[Read]:
         return [(tensor.file, *tensor.slice(expert)) for tensor in self._experts[layer]]

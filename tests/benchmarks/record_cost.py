@@ -46,8 +46,9 @@ def recording(path: Path, n_tokens: int) -> float:
         model = ModelFacts("m", "qwen3moe", session.model.n_layer, n_expert, layer.top_k, n_embd)
         facts = TraceFacts(model, "recorded")
         sizes = {"top_k": layer.top_k, "n_expert": n_expert, "n_embd": n_embd}
-        with TraceWriter(Path(folder) / "cost.trace", facts, **sizes) as writer:
+        with TraceWriter(Path(folder) / "cost.trace", facts, **sizes, layer_times=True) as writer:
             writer.write_layers(layer_rows(session))
+            began = time.perf_counter()
             for number, token in enumerate(tokens(n_tokens)):
                 started = time.perf_counter()
                 batch = llama.llama_batch_get_one((llama.llama_token * 1)(token), 1)
@@ -57,7 +58,7 @@ def recording(path: Path, n_tokens: int) -> float:
                 evaluated = session.evaluate([token], want_logits=True)
                 place, pieces = Place(0, number, DECODE), [session.model.piece(token)]
                 writer.write_pass(
-                    routing_rows(evaluated, place), step_rows(evaluated, place, pieces)
+                    routing_rows(evaluated, place), step_rows(evaluated, place, pieces, began)
                 )
                 times["plain"].append(between - started)
                 times["recorded"].append(time.perf_counter() - between)

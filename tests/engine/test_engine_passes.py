@@ -1,6 +1,7 @@
 """Passes of several tokens: chunks of a prompt, drafted tokens, rejected ones, a prompt begun anew."""
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class Driver:
 
     def __init__(self, session: Session, writer: TraceWriter):
         self.session, self.writer = session, writer
+        self.began = time.perf_counter()
         self.passes: list[tuple[int, int, int, int]] = []  # turn, phase, first step, tokens
         self.kept: dict[tuple[int, int], int] = {}  # (turn, step): its pass in the end
 
@@ -37,7 +39,8 @@ class Driver:
         self.passes.append((turn, phase, first, len(tokens)))
         place = Place(turn, number, phase)
         pieces = [self.session.model.piece(token) for token in tokens]
-        self.writer.write_pass(routing_rows(evaluated, place), step_rows(evaluated, place, pieces))
+        steps = step_rows(evaluated, place, pieces, self.began)
+        self.writer.write_pass(routing_rows(evaluated, place), steps)
 
     def turn(self, turn: int, prompt: list[int], rng: random.Random) -> None:
         self.session.clear()
@@ -79,6 +82,7 @@ def write_run(model: Path, path: Path, budget: int, seed: int) -> Driver:
         with TraceWriter(
             path,
             model_facts,
+            layer_times=True,
             top_k=model_facts.model.top_k,
             n_expert=model_facts.model.n_expert,
             n_embd=model_facts.model.n_embd,

@@ -22,6 +22,7 @@ from tracekit.analysis.pinning import hottest_experts
 from tracekit.analysis.popularity import expert_popularity
 from tracekit.analysis.reuse import reuse_distance
 from tracekit.analysis.runs import read_bytes_by_token, residency_timeline
+from tracekit.analysis.times import time_by_read, time_curves
 from tracekit.analysis.working_set import working_set
 
 __all__ = [
@@ -40,5 +41,7 @@ __all__ = [
     "residency_timeline",
     "reuse_distance",
     "routing_concentration",
+    "time_by_read",
+    "time_curves",
     "working_set",
 ]

@@ -10,6 +10,7 @@ import pandas as pd
 from tracekit.formats import as_trace
 from tracekit.policies import Batches, Policy
 from tracekit.replaying import ReplayResult, build_batches, replay
+from tracekit.timing import Fit
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
@@ -25,6 +26,7 @@ def hit_rate_curves(
     bypass: bool = False,
     seed: int = 0,
     jobs: int | None = None,
+    time: bool | Fit = False,
 ) -> pd.DataFrame:
     """Replay policies over a range of budgets.
 
@@ -36,7 +38,7 @@ def hit_rate_curves(
         Budgets; by default a grid from nothing to all that the trace touches (more changes
         nothing), finer up to two token cycles, with a point at the token cycle and one at k
         experts under it, where LRU's cliff stands.
-    params, bypass, seed, jobs
+    params, bypass, seed, jobs, time
         As for `tracekit.replay`.
 
     Returns
@@ -66,6 +68,7 @@ def hit_rate_curves(
         bypass=bypass,
         seed=seed,
         jobs=jobs,
+        time=time,
     )
     return _with_limits(result, batches)
 

@@ -70,7 +70,7 @@ def that_fit(
     hottest : DataFrame
         From `hottest_experts`.
     cache_slots : int, optional
-        A budget in experts.
+        A budget in experts of every MoE layer, as of `tracekit.replay`.
     cache_bytes : int, optional
         A budget in bytes.
 
@@ -82,15 +82,24 @@ def that_fit(
     Raises
     ------
     UsageError
-        The budget is in bytes, and the size of an expert is not known.
+        The budget is in bytes, and the size of an expert is not known; or a layer has not so many
+        experts.
     """
-    fits = hottest if cache_slots is None else hottest.head(cache_slots)
+    fits = hottest
+    if cache_slots is not None:
+        n_expert = int(hottest["layer"].value_counts().max())
+        if not 0 <= cache_slots <= n_expert:
+            raise UsageError(
+                f"A budget in slots takes experts of every layer, from 0 to all {n_expert}, not "
+                f"{cache_slots}."
+            )
+        fits = hottest.groupby("layer").head(cache_slots)
     if cache_bytes is not None:
         sizes = fits["expert_bytes"].to_numpy()
         if np.isnan(sizes).any():
             raise UsageError(
                 "The size of an expert is not known; give it with --expert-mib or --model, or give "
-                "the budget in experts with --cache-slots."
+                "the budget in experts of every layer with --cache-slots."
             )
         left, taken = cache_bytes, []
         for size in sizes.tolist():

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.formats import ExpertCounts, as_trace_or_counts
+from tracekit.formats.counts.of_trace import counts_of
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, PREFILL
 
@@ -40,13 +41,12 @@ def expert_popularity(
     """
     if phase is not None and phase not in PHASES:
         raise UsageError(f"A phase is 'prefill' or 'decode', not {phase!r}.")
-    trace = as_trace_or_counts(trace)
-    if isinstance(trace, ExpertCounts):
-        if phase is not None:
-            raise UsageError(f"{trace.name} counts all tokens together; leave the phase out.")
-        layers, counts = np.array(trace.layers), trace.counts
-    else:
-        layers, counts = _counted(trace, phase)
+    found = as_trace_or_counts(trace)
+    if not isinstance(found, ExpertCounts):
+        found = _counted(found, phase)
+    elif phase is not None:
+        raise UsageError(f"{found.name} counts all tokens together; leave the phase out.")
+    layers, counts = np.array(found.layers), found.counts
     n_expert = counts.shape[1]
     order = np.argsort(-counts, axis=1, kind="stable")
     rank = np.empty_like(order)
@@ -62,17 +62,8 @@ def expert_popularity(
     )
 
 
-def _counted(trace: Trace, phase: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the layers that routed, and how often each of their experts was selected [L, n]."""
-    routing = trace.routing(["phase", "layer", "experts"])
-    layer, experts = routing["layer"], routing["experts"]
-    if phase is not None:
-        rows = routing["phase"] == PHASES[phase]
-        layer, experts = layer[rows], experts[rows]
-    if not len(layer):
-        raise TraceError(f"{trace.name} holds no {phase or 'routed'} token to count.")
-    layers = np.unique(layer)
-    n_expert = trace.n_expert
-    keys = np.searchsorted(layers, layer)[:, None] * n_expert + experts
-    counts = np.bincount(keys.ravel(), minlength=len(layers) * n_expert).reshape(-1, n_expert)
-    return layers, counts
+def _counted(trace: Trace, phase: str | None) -> ExpertCounts:
+    wanted = None if phase is None else PHASES[phase]
+    if not (wanted is None or (trace.steps(["phase"])["phase"] == wanted).any()):
+        raise TraceError(f"{trace.name} holds no {phase} token to count.")
+    return counts_of(trace, wanted)

@@ -8,7 +8,7 @@ import pandas as pd
 from tracekit.analysis.budget import budget_of
 from tracekit.analysis.gaps import token_gaps
 from tracekit.formats import as_trace
-from tracekit.policies import LRU
+from tracekit.policies.lru import LRURun
 from tracekit.replaying import build_batches
 from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace, TraceError, UsageError
@@ -68,7 +68,7 @@ def reuse_distance(
     edges = np.unique(np.geomspace(batches.expert_bytes.min(), bank, BINS + 1).astype(np.int64))
     edges[-1] = bank
     parts = np.array_split(edges, -(-len(edges) // _BUDGETS_A_PASS))
-    cells = (cell for part in parts for cell in LRU().simulate(batches, part))
+    cells = (cell for part in parts for cell in LRURun(batches, part).feed(batches))
     within = np.array([cell.hits[decode].sum() for cell in cells], np.int64)
     budget, source = budget_of(trace, cache_bytes), "given"
     if cache_bytes is None:

@@ -34,6 +34,7 @@ def import_(
         list[Path],
         typer.Argument(
             metavar="FILE…",
+            parser=resolve,
             help="The file to import; several files of one run, or a folder of them.",
             show_default=False,
         ),
@@ -99,6 +100,14 @@ def import_(
             "prompt is one pass.",
         ),
     ] = None,
+    embeddings: Annotated[
+        bool,
+        typer.Option(
+            "--embeddings",
+            help="With --model: keep the embedding of each token too, for embedding-gate. FILE has to "
+            "say the ids of its tokens.",
+        ),
+    ] = False,
     cache_mib: Annotated[
         float | None,
         typer.Option(
@@ -150,6 +159,7 @@ def import_(
         top_k=top_k,
         axes=None if axes is None else tuple(axes.replace(" ", "").split(",")),
         chunk=chunk,
+        embeddings=embeddings,
     )
     cache_bytes = None if cache_mib is None else round(cache_mib * MIB)
     ask = ""
@@ -189,6 +199,9 @@ _WORDS = {
     "phases": "what is prompt",
     "layers": "which layers these are",
     "turns": "which tokens are of one request",
+    "experts": "which experts were selected",
+    "prompts": "where prompts begin",
+    "steps": "the positions of tokens",
 }
 
 

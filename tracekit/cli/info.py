@@ -19,16 +19,24 @@ from tracekit.cli.options import (
 )
 from tracekit.cli.output import Output
 from tracekit.datasets import resolve
-from tracekit.figures import MIB, counted, in_bytes, mib, percent, printable
+from tracekit.figures import MIB, counted, in_bytes, joined, mib, percent, printable
 from tracekit.trace.errors import UsageError
+from tracekit.trace.facts import CAPTURES
+from tracekit.trace.schema import LAYER_TIMES, SINCE_VERSION_3
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 # Columns that a trace may carry besides the routing itself.
 _OPTIONAL = {
-    "routing.parquet": ("weights", "residency", "dropped", "logits", "gate_input"),
-    "steps.parquet": ("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
+    "routing.parquet": (
+        *("weights", "residency", "dropped", "logits", "gate_input"),
+        *LAYER_TIMES,
+    ),
+    "steps.parquet": (
+        *("token", "piece", "embedding", "wall_ms", "io_ms", "stall_ms", "read_bytes"),
+        *SINCE_VERSION_3,
+    ),
     "layers.parquet": ("router_matrix", "router_bias", "selection_bias", "norm_weight"),
 }
 # Without these some questions have no answer. The other columns are absent from many sound traces.
@@ -50,7 +58,7 @@ def info(
         typer.Option(
             "--cache-slots",
             metavar="N",
-            help="Also list the N experts that are used most, to pin them.",
+            help="Also list the N experts of every MoE layer that are used most, to pin them.",
         ),
     ] = None,
     cache_mib: Annotated[
@@ -79,8 +87,8 @@ def info(
         bool,
         typer.Option(
             "--verify",
-            help="Compare what the engine recorded of its cache with a replay, and keep in the "
-            "trace what comes out.",
+            help="Compare the files with the digest that the trace carries, and what the engine recorded "
+            "of its cache with a replay; keep in the trace what comes out.",
         ),
     ] = False,
     format: TableOrJsonOption = None,
@@ -115,6 +123,8 @@ def info(
     from tracekit.routing.residency import recorded_rates, why_unverified
     from tracekit.trace import describe
 
+    if verify:
+        _verify_digest(opened, console)
     facts = describe(opened) | recorded_rates(opened)
     unverified = None if facts["agreement"] else why_unverified(opened)
     lines = [*_lines(facts, unverified)]
@@ -136,6 +146,23 @@ def info(
 
 def _table(lines: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<9} {printable(text)}" for name, text in lines)
+
+
+def _verify_digest(trace: "Trace", console: Console) -> None:
+    """Compare the files with the digest of the trace; write it into a trace that carries none."""
+    from tracekit.trace.folder import keep_digest
+    from tracekit.trace.seal import verified_digest
+
+    found = verified_digest(trace)
+    if found is None:
+        return
+    if found == trace.facts.digest:
+        console.note(f"{trace.name} holds what its digest says.")
+    elif trace.path is None:
+        console.note(f"{trace.name} carries no digest to compare; its files have {found.sha256}.")
+    else:
+        keep_digest(trace.path, found)
+        console.note(f"{trace.name} carries its digest now.")
 
 
 def _keep(trace: "Trace", console: Console) -> None:
@@ -164,6 +191,8 @@ def _lines(facts: Facts, unverified: str | None) -> Iterator[tuple[str, str]]:
     yield "tokens", _tokens(facts)
     if costs := _costs(facts):
         yield "decoding", costs
+    if run := _run(facts):
+        yield "run", run
     yield "routings", f"{facts['routings_prefill']} prefill, {facts['routings_decode']} decode"
     if facts["recorded_lookups"] is not None:
         yield (
@@ -237,6 +266,26 @@ def _costs(facts: Facts) -> str:
     if not _has_drafts(facts):
         return f"{of('token')} per token, on average"
     return f"{of('pass')} per pass, {of('token')} per kept token, on average"
+
+
+def _run(facts: Facts) -> str:
+    """Write what the recording says of the run besides times and bytes."""
+    parts = []
+    if facts["run_s"] is not None:
+        parts.append(f"{facts['run_s']:,.3g} s")
+    if facts["cpu_ms_per_token_decode"] is not None:
+        parts.append(f"{facts['cpu_ms_per_token_decode']:,.3g} ms of CPU time per decoded token")
+    if facts["evict_ms_per_token_decode"] is not None:
+        parts.append(f"{facts['evict_ms_per_token_decode']:,.3g} ms of evicting")
+    if facts["mem_available_bytes_min"] is not None:
+        left = facts["mem_available_bytes_min"] / MIB
+        parts.append(f"at least {left:,.0f} MiB of memory left")
+    if facts["major_faults"] is not None:
+        parts.append(counted(facts["major_faults"], "major fault"))
+    if facts["captured"] is not None:
+        copied = joined([CAPTURES[name] for name in facts["captured"]]) or "nothing"
+        parts.append(f"{copied} copied while timed")
+    return "; ".join(parts)
 
 
 def _model(model: Facts, inferred: Facts) -> str:

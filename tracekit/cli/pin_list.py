@@ -29,7 +29,7 @@ class Asked:
     Attributes
     ----------
     cache_mib, cache_slots : float, int or None
-        A budget in MiB, or in experts.
+        A budget in MiB, or in experts of every MoE layer.
     expert_mib : float or None
     model : Path or None
     """
@@ -46,8 +46,6 @@ class Asked:
             raise UsageError(
                 f"--cache-mib takes a size in MiB from 0 to 1e12, not {self.cache_mib:g}."
             )
-        if self.cache_slots is not None and self.cache_slots < 0:
-            raise UsageError(f"--cache-slots takes a number of experts, not {self.cache_slots}.")
 
     @property
     def has_budget(self) -> bool:

@@ -3,30 +3,22 @@
 Options go in; the engine records; what it recorded and the next command to type go to stderr.
 """
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tracekit.cli.console import INTERRUPTED, Console, ProgressLine, ending_at_once, silence
-from tracekit.cli.options import MAX_MIB, ForceOption, QuietOption, VerboseOption, number, whole
-from tracekit.cli.record_text import next_command, rates, summary
-from tracekit.cli.record_transformers import (
-    BACKENDS,
-    check_backend,
-    note_what_is_left,
-    record_folder,
-)
-from tracekit.figures import MIB
-from tracekit.trace.build import shown, spelt
-from tracekit.trace.errors import UsageError
-
-if TYPE_CHECKING:
-    from tracekit.engine import Progress, Prompt, Session, Streaming
+from tracekit.cli.console import INTERRUPTED, Console, ending_at_once
+from tracekit.cli.options import ForceOption, QuietOption, VerboseOption, number, whole
+from tracekit.cli.record_options import options_of, prompts_of
+from tracekit.cli.record_rounds import record_in_turns, rounds_of
+from tracekit.cli.record_task import Task
+from tracekit.cli.record_text import next_command
+from tracekit.cli.record_transformers import BACKENDS, check_backend, record_folder
 
 
 def record(
+    context: typer.Context,
     output: Annotated[
         Path, typer.Option("-o", "--output", metavar="TRACE", help="The trace to write.")
     ],
@@ -172,6 +164,34 @@ def record(
     text: Annotated[
         bool, typer.Option("--text", help="Print the generated text to stdout.")
     ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            "--rounds",
+            metavar="N",
+            parser=whole("--rounds"),
+            help="Record this configuration and the one of --versus N times each, in the order A B B A: "
+            "run-a1.trace, run-b1.trace … for -o run.trace.",
+        ),
+    ] = None,
+    versus: Annotated[
+        str | None,
+        typer.Option(
+            "--versus",
+            metavar="OPTIONS",
+            help="With --rounds: by which options the second configuration differs, such as "
+            "'--cache-mib 2000'; '' records the same one twice, as a check.",
+        ),
+    ] = None,
+    pause: Annotated[
+        float | None,
+        typer.Option(
+            "--pause",
+            metavar="SECONDS",
+            parser=number("--pause"),
+            help="With --rounds: how long the device may cool down between two runs. Default: 10.",
+        ),
+    ] = None,
     force: ForceOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
@@ -182,6 +202,18 @@ def record(
     router asks for them. The model runs on the CPU, without flash attention.
     """
     console = Console(quiet, verbose)
+    given = {
+        "threads": threads,
+        "n_expert_used": n_expert_used,
+        "chunk": chunk,
+        "stream": stream,
+        "cache_mib": cache_mib,
+        "io_threads": io_threads,
+        "direct_io": direct_io,
+        "no_logits": no_logits,
+        "no_gate_inputs": no_gate_inputs,
+        "gate_dtype": gate_dtype,
+    }
     others = {
         "--stream": stream,
         "--cache-mib": cache_mib,
@@ -190,13 +222,16 @@ def record(
         "--chunk": chunk,
         "--ctx": ctx,
         "--n-expert-used": n_expert_used,
+        "--rounds": rounds,
+        "--versus": versus,
+        "--pause": pause,
     }
     if check_backend(backend, model, others):
         assert model is not None
         record_folder(
             console,
             model,
-            _prompts(prompt or [], prompt_file, prompts, model),
+            prompts_of(prompt or [], prompt_file, prompts, model),
             output,
             threads=threads,
             is_printed=text,
@@ -212,23 +247,16 @@ def record(
             force=force,
         )
         return
+    in_turns = rounds_of(context, given, rounds=rounds, versus=versus, pause=pause, text=text)
     with ending_at_once():
         from tracekit.datasets import model_path
-        from tracekit.engine import Capture, Generation, Options, Sampling, load
-        from tracekit.engine import record as record_run
+        from tracekit.engine import Generation, Sampling, load
 
         load()  # finds tracekit_engine in a checkout that is not installed
         from tracekit_engine import binding
 
         binding.load()
 
-    options = Options(
-        threads=threads,
-        n_expert_used=n_expert_used,
-        chunk=chunk,
-        streaming=_streaming(stream, cache_mib, io_threads, direct_io),
-        capture=Capture(not no_logits, not no_gate_inputs, not no_gate_inputs, gate_dtype),
-    )
     generation = Generation(
         n_decode=n_decode,
         sampling=Sampling(temperature, top_p, seed),
@@ -236,154 +264,13 @@ def record(
         chat=chat,
         n_ctx=ctx,
     )
-    turns = _prompts(prompt or [], prompt_file, prompts, model)
-    printer = _TextPrinter(console) if text else None
-    progress = _Progress(ProgressLine(shown=False) if text else console.progress_line())
-    try:
-        recording = record_run(
-            model or model_path(),
-            turns,
-            output,
-            options=options,
-            generation=generation,
-            force=force,
-            command=["tracekit", *sys.argv[1:]],
-            on_progress=progress.show,
-            on_piece=printer.print if printer else None,
-            on_start=lambda session: _describe_start(console, session),
-        )
-    except KeyboardInterrupt:
-        progress.clear()
-        if progress.has_begun:
-            note_what_is_left(console, output)
-        raise
-    progress.clear()
-    if printer:
-        printer.end()
-    console.note(summary(recording.path, recording.progress, recording.ended))
-    if recording.agreement is not None and not recording.agreement.holds:
-        console.warn(recording.agreement.sentence(str(recording.path)))
+    options = options_of(given)
+    turns = prompts_of(prompt or [], prompt_file, prompts, model)
+    task = Task(console, model or model_path(), turns, generation, force, text)
+    if in_turns is not None:
+        record_in_turns(task, options, in_turns, output)
+        return
+    recording = task.record(options, output)
     console.note(next_command(recording.path, recording.cache_bytes))
     if recording.ended == "interrupted":
         raise typer.Exit(INTERRUPTED)
-
-
-def _streaming(
-    stream: bool, cache_mib: str | None, io_threads: int | None, direct_io: bool
-) -> "Streaming | None":
-    from tracekit.engine import Streaming
-
-    if not stream:
-        for option, given in (
-            ("--cache-mib", cache_mib),
-            ("--io-threads", io_threads),
-            ("--direct-io", direct_io),
-        ):
-            if given is not None and given is not False:
-                raise UsageError(f"{option} says how experts are streamed; add --stream.")
-        return None
-    lanes = 4 if io_threads is None else io_threads
-    if cache_mib is None or cache_mib == "auto":
-        return Streaming(None, lanes, direct_io)
-    try:
-        size = spelt(cache_mib, float)
-    except ValueError:
-        size = -1.0
-    if not 0 <= size <= MAX_MIB:
-        raise UsageError(
-            f"--cache-mib takes a size in MiB from 0 to 1e12, or auto, not {shown(cache_mib)}."
-        )
-    return Streaming(round(size * MIB), lanes, direct_io)
-
-
-def _prompts(
-    texts: list[str], file: Path | None, jsonl: Path | None, model: Path | None
-) -> "list[Prompt]":
-    from tracekit.engine import Prompt, load
-
-    load()  # finds tracekit_engine in a checkout that is not installed
-    from tracekit_engine.prompts import from_file, from_jsonl
-
-    if str(file) == str(jsonl) == "-":
-        raise UsageError("Standard input is either --prompt-file or --prompts; name a file.")
-    turns = [Prompt(text) for text in texts]
-    if file is not None:
-        turns.append(from_file(file))
-    if jsonl is not None:
-        turns += from_jsonl(jsonl)
-    if not turns:
-        hint = f"{model} was taken for the model. " if model and not model.exists() else ""
-        raise UsageError(f"{hint}There is no prompt; give one with -p, --prompt-file or --prompts.")
-    return turns
-
-
-def _describe_start(console: Console, session: "Session") -> None:
-    file, store = session.file, session.store
-    console.detail(
-        f"{file.name}: {file.arch}, {len(session.plan.layers)} MoE layers of {file.n_expert} "
-        f"experts, {file.quantisation}; context {session.options.n_ctx}, prompts in chunks of "
-        f"{session.chunk}, {session.threads} compute threads."
-    )
-    if store is None:
-        return
-    cycle = session.token_cycle
-    console.detail(
-        f"Expert cache {store.budget / MIB:,.2f} MiB; a token touches {cycle / MIB:,.2f} MiB."
-    )
-    if store.budget < cycle:
-        console.warn(
-            f"The cache of {store.budget / MIB:,.2f} MiB is smaller than what one token touches, "
-            f"{cycle / MIB:,.2f} MiB: most experts are evicted before the next token needs them."
-        )
-
-
-class _TextPrinter:
-    """Prints tokens as they come, each turn on a new line, as long as stdout takes them."""
-
-    def __init__(self, console: Console):
-        self._console = console
-        self._turn = 0
-        self._is_open = True
-
-    def print(self, turn: int, piece: bytes) -> None:
-        self._write(b"\n" * (turn - self._turn) + piece)
-        self._turn = turn
-
-    def end(self) -> None:
-        self._write(b"\n")
-
-    def _write(self, data: bytes) -> None:
-        if not self._is_open:
-            return
-        try:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-        except OSError as error:
-            self._is_open = False
-            silence(1)
-            self._console.warn(
-                f"The text is no longer printed ({error.strerror}); the recording goes on."
-            )
-
-
-class _Progress:
-    """Draws how far the recording is.
-
-    Attributes
-    ----------
-    has_begun : bool
-        Whether a pass was recorded.
-    """
-
-    def __init__(self, line: ProgressLine):
-        self.has_begun = False
-        self._line = line
-
-    def show(self, progress: "Progress") -> None:
-        self.has_begun = True
-        label = f"turn {progress.turn + 1}/{progress.turns}"
-        done, total = progress.decoded_in_turn, progress.n_decode
-        self._line.draw(label, done, total, rates(progress))
-
-    def clear(self) -> None:
-        self._line.clear()

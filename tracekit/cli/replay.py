@@ -157,8 +157,8 @@ def replay(
             "--pin-from",
             metavar="FILE",
             parser=resolve,
-            help="Take the experts to pin from this file, which counts how often each was used. "
-            "Default: learned as --train says.",
+            help="Take the experts to pin from this file, which counts how often each was used, or "
+            "from another trace. Default: learned as --train says.",
         ),
     ] = None,
     seed: SeedOption = 0,

@@ -86,7 +86,13 @@ def sweep(
     """
     console = Console(quiet, verbose)
     destination = Output(console, output, format, force, formats=("table", "json"), inputs=study)
-    from tracekit.studies import FinishedWork, is_former_result, read_study, trace_paths
+    from tracekit.studies import (
+        FinishedWork,
+        is_former_result,
+        measured_paths,
+        read_study,
+        trace_paths,
+    )
     from tracekit.studies import sweep as run
     from tracekit.studies.cluster import check_where, client_on
 
@@ -95,7 +101,9 @@ def sweep(
     studies = [read_study(path) for path in study]
     for each in [] if check else studies:
         # A trace of that name is not overwritten even with --force, a former result without it.
-        check_file(each.result_path, True, [each.path, *trace_paths(each, traces).values()])
+        tables = sum(measured_paths(each, traces).values(), ())
+        inputs = [each.path, *trace_paths(each, traces).values(), *tables]
+        check_file(each.result_path, True, inputs)
         check_file(each.result_path, force or is_former_result(each))
     kept = [FinishedWork(each.finished_path, resume) for each in studies]
     results, wrong = [], []

@@ -13,7 +13,7 @@ from tracekit.registry import Registry
 from tracekit.trace import Trace
 from tracekit.trace.layers import ARRAYS
 from tracekit.trace.passes import kept_steps
-from tracekit.trace.schema import LAYERS_FILE
+from tracekit.trace.schema import LAYERS_FILE, SINCE_VERSION_3
 
 
 def marks_kept(trace: Trace) -> bool:
@@ -32,7 +32,7 @@ def _has_routers(trace: Trace) -> bool:
     return any(layers.has_values(name) for name in ARRAYS)
 
 
-_TIMES = ("wall_ms", "io_ms", "stall_ms", "read_bytes", "lookups", "hits")
+_TIMES = ("wall_ms", "io_ms", "stall_ms", "read_bytes", "lookups", "hits", *SINCE_VERSION_3)
 # What a trace may hold beside the experts: in words, and whether a trace has it.
 CONTENTS: Mapping[str, tuple[str, Callable[[Trace], bool]]] = {
     "place": ("turns, phases and steps", lambda trace: True),

@@ -18,6 +18,7 @@ from tracekit.formats.source import Source
 from tracekit.formats.tokens import (
     ASSUMED_PASSES,
     LayerAxis,
+    Padding,
     Tokens,
     layer_axis,
     of_requests,
@@ -77,8 +78,8 @@ class ArrayRun:
         if self._experts.dtype.kind not in "iu" or len(self._experts.shape) != len(AXES):
             raise TraceError(
                 f"{self._experts.name} is an array of {self._experts.dtype} with the shape "
-                f"{self._experts.shape}; experts are whole numbers [tokens, layers, k]: write "
-                "them so, or say the order of the axes with --axes."
+                f"{self._experts.shape}; experts are whole numbers [tokens, layers, k]: "
+                "docs/formats.md has the line that makes them of floats, logits, a mask or one layer."
             )
         axes = options.axes or AXES
         self._axis = {axis: axes.index(axis) for axis in AXES}
@@ -131,6 +132,8 @@ class ArrayRun:
 
     def _integers(self, key: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
         values = self._whole(key, shape)
+        if values.dtype.kind == "f" and (np.rint(values) == values).all():
+            values = values.astype(np.int64)
         if values.dtype.kind not in "iub":
             raise TraceError(
                 f"{self._name}: {key} holds {values.dtype} values and no whole numbers; write them "
@@ -207,6 +210,13 @@ class ArrayRun:
             raise TraceError(
                 f"{self._name}: prompt_lengths has {len(prompts)} prompts, but there are "
                 f"{len(lengths)}; add lengths, the number of tokens of each."
+            )
+        too_long = (prompts > lengths) & (lengths > 0)
+        if too_long.any():
+            at = int(too_long.argmax())
+            raise TraceError(
+                f"{self._name}: the prompt of run {at} has {prompts[at]} tokens, and the run "
+                f"{lengths[at]} with it; correct prompt_lengths or lengths."
             )
         return prompts, {"passes": ASSUMED_PASSES}
 
@@ -308,15 +318,15 @@ class ArrayRun:
         arrays = self._beside()
         blocks = [self._in_blocks(array, ends) for array in (self._experts, *arrays.values())]
         whole = len(layers.kept) == self._n_layers
-        start = 0
+        start, padding = 0, Padding()
         # Where the last block is followed by nothing, an entry of an archive is whole.
         for end, *of_block in zip(ends, *blocks, strict=True):
             experts, *lists = of_block if whole else (each[:, layers.kept] for each in of_block)
-            yield routings_of(
-                tokens.between(start, end),
-                layers.numbers,
-                experts,
-                dict(zip(arrays, lists, strict=True)),
-                self._name,
-            )
+            k = padding.used(experts)
+            beside = {
+                name: values[..., :k] if name in OF_SLOTS else values
+                for name, values in zip(arrays, lists, strict=True)
+            }
+            part = tokens.between(start, end)
+            yield routings_of(part, layers.numbers, experts[..., :k], beside, self._name)
             start = end

@@ -43,7 +43,9 @@ class ExpertCacheLog(Format):
 
     def recognises(self, given: Given) -> bool:
         """Say whether every file begins so; a line may have all experts of a layer."""
-        return bool(given.files) and all(self.sniff(file.first_lines) for file in given.files)
+        return bool(given.files) and all(
+            self.sniff(file.head) or self.sniff(file.first_lines) for file in given.files
+        )
 
     def source(self, given: Given, options: ImportOptions) -> Source:
         """Read the files; each begins with a new turn."""

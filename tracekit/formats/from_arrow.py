@@ -15,7 +15,7 @@ from tracekit.formats.grouping import NARROW, LineOf, Rows
 from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, Named
 from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
-from tracekit.trace.columns import to_numpy, value_type
+from tracekit.trace.columns import from_numpy, to_numpy, value_type
 
 # Of these a value may be missing.
 _NULLS = {
@@ -26,6 +26,8 @@ _NULLS = {
     "kept": 1,
     "expert_bytes": -1,
 }
+# Beyond it floats do not tell whole numbers apart.
+_LARGEST_WHOLE = 1 << 53
 # Whole numbers that are signed and fit 64 bits, so that they can be compared and counted on.
 _WHOLE = (pa.int16(), pa.int32(), pa.int64())
 
@@ -98,7 +100,8 @@ class ArrowRows:
         if _is_list(kind):
             if name not in OF_SLOTS:
                 raise self._wrong(called, "a number", kind)
-            self._refuse_null(called, array, number)
+            if name not in _NULLS:
+                self._refuse_null(called, array, number)
             flat, width = self._flat(called, array, number)
             values = self._cast(called, flat, wanted)
             if name == "experts":
@@ -111,9 +114,9 @@ class ArrowRows:
 
     def _cast(self, called: str, array: pa.Array, wanted: pa.DataType) -> pa.Array:
         kind = array.type
-        is_right = pa.types.is_integer(kind)
-        if pa.types.is_floating(wanted):
-            is_right |= pa.types.is_floating(kind)
+        if pa.types.is_floating(kind) and not pa.types.is_floating(wanted):
+            return self._whole(called, array)
+        is_right = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         if not is_right and not pa.types.is_null(kind):
             words = "a number" if pa.types.is_floating(wanted) else "a whole number"
             raise self._wrong(called, words, kind)
@@ -123,6 +126,18 @@ class ArrowRows:
             raise TraceError(
                 f"{self.name}: {called} has a number that does not fit 64 bits; correct it."
             ) from error
+
+    def _whole(self, called: str, array: pa.Array) -> pa.Array:
+        """Return floats as int64, as pandas writes whole numbers of which some are missing."""
+        values = to_numpy(array, np.nan).astype(np.float64)
+        known = ~np.isnan(values)
+        wrong = known & ~((np.rint(values) == values) & (np.abs(values) < _LARGEST_WHOLE))
+        if wrong.any():
+            raise TraceError(
+                f"{self.name}: {called} holds {values[wrong][0]}, where a whole number is needed; "
+                "correct it."
+            )
+        return from_numpy(np.where(known, values, 0), pa.int64(), len(values), known)
 
     def _wrong(self, called: str, wanted: str, kind: pa.DataType) -> TraceError:
         return TraceError(
@@ -137,6 +152,8 @@ class ArrowRows:
             return flat, int(array.type.list_size)
         lengths = _lengths(array)
         width = int(lengths[0]) if len(lengths) else 1
+        if array.null_count:
+            return self._with_null_lists(called, array, number)
         other = np.flatnonzero(lengths != width)
         if len(other):
             raise TraceError(
@@ -146,13 +163,26 @@ class ArrowRows:
             )
         return flat, width
 
+    def _with_null_lists(
+        self, called: str, array: pa.Array, number: np.ndarray
+    ) -> tuple[pa.Array, int]:
+        """Return the elements as `_flat` does, as many nulls where a list is null."""
+        known = to_numpy(array.is_valid().cast(pa.uint8())).astype(np.bool_)
+        if not known.any():
+            raise TraceError(f"{self.name}: {called} is null in all of its rows; leave it out.")
+        flat, width = self._flat(called, array.filter(pa.array(known)), number[known])
+        at = np.zeros((len(array), width), np.int64)
+        at[known] = np.arange(len(flat)).reshape(-1, width)
+        return flat.take(
+            from_numpy(at.reshape(-1), pa.int64(), at.size, np.repeat(known, width))
+        ), width
+
     def _refuse_null(self, called: str, array: pa.Array, number: np.ndarray) -> None:
         if array.null_count:
             at = int(np.flatnonzero(to_numpy(array.is_null().cast(pa.uint8())))[0])
-            raise TraceError(
-                f"{self.line_of(int(number[at]))}: its {called} is missing; write it, or -1 as the "
-                "expert where no expert was selected."
-            )
+            is_expert = called == self.names["experts"]
+            mend = "write it, or -1 where no expert was selected" if is_expert else "write it"
+            raise TraceError(f"{self.line_of(int(number[at]))}: its {called} is missing; {mend}.")
 
     def _turns(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         self._refuse_null(called, array, number)
@@ -166,7 +196,6 @@ class ArrowRows:
         if _is_list(array.type):
             if name not in OF_SLOTS:
                 raise self._wrong(called, "one value", array.type)
-            self._refuse_null(called, array, number)
             flat, width = self._flat(called, array, number)
             codes = self._codes(name, called, flat, np.repeat(number, width))
             return codes.reshape(len(array), width)

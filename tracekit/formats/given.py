@@ -173,10 +173,28 @@ class Given:
             raise UsageError("No file is named; name at least one.")
         folders = [path for path in named if os.path.isdir(path)]
         if not folders:
+            if twice := _named_twice(named):
+                raise UsageError(f"{twice} is named twice; name each file of a run once.")
             return cls([File(path) for path in named])
         if len(named) > 1:
             raise UsageError(f"{folders[0]} is a folder; name either one folder or files.")
-        return cls([File(path) for path in _files_in(named[0])], named[0])
+        found = _files_in(named[0])
+        shown = [path for path in found if not _is_hidden(path, named[0])]
+        return cls([File(path) for path in shown or found], named[0])
+
+
+def _named_twice(paths: Sequence[Path]) -> Path | None:
+    seen: set[str] = set()
+    for path in paths:
+        if (real := os.path.realpath(path)) in seen:
+            return path
+        seen.add(real)
+    return None
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    """Say whether a system has put a file into a folder, as ``.DS_Store``."""
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -244,6 +244,7 @@ def grouped(
     top_k: int | None,
     line_of: LineOf,
     is_last: bool,
+    mend: str = "correct the rows, or record them again",
 ) -> Grouped:
     """Return the routings of rows.
 
@@ -258,6 +259,8 @@ def grouped(
         Maps the number of a row to the words that tell a user where it is.
     is_last : bool
         Whether the last of the rows is the last of the file: its routing may be cut.
+    mend : str
+        What a sentence says to do about a routing that has too few or too many.
 
     Raises
     ------
@@ -291,7 +294,7 @@ def grouped(
             raise TraceError(
                 f"{line_of(int(numbers[starts[at]]))}: the routing of token {rows.token[row]} at "
                 f"layer {rows.layer[row]} has {counts[at]} experts where {k} are due; every "
-                "routing of a trace has the same number: correct the rows, or record them again."
+                f"routing of a trace has the same number: {mend}."
             )
         cut = f"its last routing has {counts[at]} of {k} experts, and is left out"
         order = np.delete(order, members)

@@ -9,7 +9,7 @@ Experts stand in ascending order, unless the logits rank them. Pipeline stages n
 0; that ranks are stages shows in their router weights, or in ``--n-layer``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from tracekit.formats.format import Format, register
 from tracekit.formats.given import Given
 from tracekit.formats.megatron_ranks import Ranks, Step
-from tracekit.formats.megatron_records import PLACES, is_trace
+from tracekit.formats.megatron_records import Block, is_trace
 from tracekit.formats.megatron_sidecars import FILES, SIDECARS, Sidecar, beside
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.source import Source
@@ -31,8 +31,8 @@ PHASES = (
 )
 
 PLACES_OF = ("hidden states", "logits")
-# Routings that become columns at once take about this much; a pass is never cut.
-_MOST_BYTES = 64 << 20
+# Routings that become columns at once take about this much.
+_MOST_BYTES = 32 << 20
 
 
 @register
@@ -67,14 +67,20 @@ class _Run:
         self._ranks = Ranks(given, source, options)
         self._turn, self._pass, self._step = 0, 0, 0
         self._last_tokens = 0
+        self._place: tuple[np.ndarray, ...] = ()  # of the passes in hand
 
     def chunks(self) -> Iterator[Routings]:
         with ExitStack() as stack:
             files = self._sidecars(stack)
             all_ranked = True
             for block in self._ranks.blocks():
+                widths = [self._width(block.records, files, n) for n in range(len(FILES))]
                 for part in block.parts(_MOST_BYTES):
-                    chunk = self._routings(part, files)
+                    gate_input, logits = (
+                        None if width is None else _values(part.records, files, which, width)
+                        for which, width in enumerate(widths)
+                    )
+                    chunk = self._routings(part, gate_input, logits)
                     all_ranked &= chunk.logits is not None and not np.isnan(chunk.logits).any()
                     yield chunk
         if all_ranked:
@@ -92,16 +98,17 @@ class _Run:
 
     # ---- places ----------------------------------------------------------------------------
 
-    def _routings(self, part: Step, files: dict[tuple[int, int], Sidecar]) -> Routings:
+    def _routings(
+        self, part: Step, gate_input: np.ndarray | None, logits: np.ndarray | None
+    ) -> Routings:
         records, tokens = part.records, part.tokens
-        turn, first, label, phase = self._places(tokens)
+        if not part.continues:
+            self._place = self._places(tokens)
+        turn, first, label, phase = self._place
         n_tokens = records.n_tokens
         of_row = np.repeat(np.arange(len(records)), n_tokens)
         inside = np.arange(len(of_row)) - np.repeat(np.cumsum(n_tokens) - n_tokens, n_tokens)
         in_pass = part.number
-        gate_input, logits = (
-            self._values(part, files, which, len(of_row)) for which in range(len(PLACES))
-        )
         experts = records.experts
         if logits is not None:
             experts = self._ranked(experts, logits)
@@ -121,6 +128,7 @@ class _Run:
             gate_input=gate_input,
             logits=logits,
             locate=locate,
+            continues=part.continues,
         )
 
     def _places(self, tokens: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -145,34 +153,24 @@ class _Run:
 
     # ---- values of the sidecars ------------------------------------------------------------
 
-    def _values(
-        self, part: Step, files: dict[tuple[int, int], Sidecar], which: int, n_rows: int
-    ) -> np.ndarray | None:
-        """Return what a sidecar has for each row, NaN where it has nothing; None: nothing at all."""
-        records = part.records
-        known = records.offsets[:, which] >= 0
-        known &= np.isin(records.rank, [rank for rank, each in files if each == which])
+    def _width(
+        self, records: Block, files: Mapping[tuple[int, int], Sidecar], which: int
+    ) -> int | None:
+        """Return how many values of a sidecar a token has; None: there are none."""
+        known = _known(records, files, which)
         lost = (records.offsets[:, which] >= 0) & ~known
         if lost.any():
             name = FILES[which].format(records.rank[lost.argmax()])
             warning = f"{self._given.name}: {name} is not beside the trace, and is left out."
             if warning not in self._source.warnings:
                 self._source.warnings.append(warning)
-        if not known.any():
-            return None
         widths = np.unique(records.widths[known, which])
         if len(widths) > 1:
             raise TraceError(
                 f"{self._given.name}: {PLACES_OF[which]} have {widths[0]} values a token and "
                 f"{widths[1]}; import the files of one run."
             )
-        of_row = np.repeat(np.arange(len(records)), records.n_tokens)
-        values = np.full((n_rows, int(widths[0])), np.nan, np.float32)
-        for rank in np.unique(records.rank[known]).tolist():
-            chosen = known & (records.rank == rank)
-            offsets, sizes = records.offsets[chosen, which], records.sizes[chosen, which]
-            values[chosen[of_row]] = files[rank, which].read(offsets, sizes).reshape(-1, widths[0])
-        return values
+        return int(widths[0]) if len(widths) else None
 
     def _ranked(self, experts: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Return the experts of each row in descending order of their logits."""
@@ -184,3 +182,24 @@ class _Run:
         chosen = np.take_along_axis(logits, experts, axis=1)
         order = np.argsort(-chosen, axis=1, kind="stable")
         return np.take_along_axis(experts, order, axis=1)
+
+
+def _known(records: Block, files: Mapping[tuple[int, int], Sidecar], which: int) -> np.ndarray:
+    """Say which records have values in a sidecar that is there, bool [records]."""
+    ranks = [rank for rank, each in files if each == which]
+    known: np.ndarray = (records.offsets[:, which] >= 0) & np.isin(records.rank, ranks)
+    return known
+
+
+def _values(
+    records: Block, files: Mapping[tuple[int, int], Sidecar], which: int, width: int
+) -> np.ndarray:
+    """Return what a sidecar has for each token of the records, NaN where it has nothing."""
+    known = _known(records, files, which)
+    of_row = np.repeat(np.arange(len(records)), records.n_tokens)
+    values = np.full((len(of_row), width), np.nan, np.float32)
+    for rank in np.unique(records.rank[known]).tolist():
+        chosen = known & (records.rank == rank)
+        offsets, sizes = records.offsets[chosen, which], records.sizes[chosen, which]
+        values[chosen[of_row]] = files[rank, which].read(offsets, sizes).reshape(-1, width)
+    return values

@@ -25,7 +25,7 @@ SAME_LAYERS = (
 
 @dataclass(frozen=True)
 class Step:
-    """Records of whole passes, in the order of their passes.
+    """Records of whole passes, in the order of their passes; or a part of one pass.
 
     Attributes
     ----------
@@ -35,28 +35,56 @@ class Step:
     offset : int [records]
         Where its tokens begin among those of its pass.
     tokens : int [passes]
+    continues : bool
+        It goes on with the pass of the part before.
     """
 
     records: Block
     number: np.ndarray
     offset: np.ndarray
     tokens: np.ndarray
+    continues: bool = False
 
     def parts(self, most_bytes: int) -> Iterator["Step"]:
-        """Yield parts of whole passes that take about `most_bytes` each."""
+        """Yield parts that take about `most_bytes` each; of passes, only prompts are cut."""
         records = self.records
-        width = 4 * (records.experts.shape[1] + np.maximum(records.widths, 0).sum(axis=1))
-        size = np.bincount(self.number, records.n_tokens * width, len(self.tokens))
+        size = np.bincount(self.number, records.n_tokens * self._row_bytes(), len(self.tokens))
+        is_large = (size > most_bytes) & (self.tokens > 1)
         group = (np.cumsum(size) // most_bytes).astype(np.int64)
-        first = np.flatnonzero(np.append(True, np.diff(group) != 0))
+        begins = np.append(True, (np.diff(group) != 0) | is_large[1:] | is_large[:-1])
+        first = np.flatnonzero(begins)
         for start, stop in zip(first, [*first[1:], len(self.tokens)], strict=True):
             low, high = np.searchsorted(self.number, (start, stop))
-            yield Step(
+            part = Step(
                 records.between(low, high),
                 self.number[low:high] - start,
                 self.offset[low:high],
                 self.tokens[start:stop],
             )
+            yield from part._of_one_pass(most_bytes) if is_large[start] else (part,)
+
+    def _row_bytes(self) -> np.ndarray:
+        """Return how much a token of each record takes, int [records]."""
+        records = self.records
+        bytes_of_row: np.ndarray = 4 * (
+            records.experts.shape[1] + np.maximum(records.widths, 0).sum(axis=1)
+        )
+        return bytes_of_row
+
+    def _of_one_pass(self, most_bytes: int) -> Iterator["Step"]:
+        """Yield parts of a single pass: layer by layer, and of a layer some tokens at a time."""
+        most = max(1, most_bytes // int(self._row_bytes().max()))
+        pieces, of_record, first_token = self.records.cut(most)
+        offset = self.offset[of_record] + first_token
+        order = np.lexsort((offset, pieces.layer))
+        pieces, offset = pieces.ordered(order), offset[order]
+        group = (np.cumsum(pieces.n_tokens) - 1) // most
+        first = np.flatnonzero(np.append(True, np.diff(group) != 0)).tolist()
+        for start, stop in zip(first, [*first[1:], len(pieces)], strict=True):
+            rows = slice(start, stop)
+            number = np.zeros(stop - start, np.int64)
+            records = pieces.between(start, stop)
+            yield Step(records, number, offset[rows], self.tokens, continues=start > 0)
 
 
 class Ranks:

@@ -21,6 +21,7 @@ from tracekit.trace import TraceError
 _KEYS = ("step", "layer", "num_tokens", "topk", "top_indices")
 _BLOCK = "decoder"
 _ABSENT = -1
+_VALUE_BYTES = 2  # of a sidecar's bfloat16
 _LARGEST_OF = {"layer": 1 << 15, "hs_offset": 1 << 60, "logit_offset": 1 << 60}
 # Of a sidecar: where the values of a record begin, and their shape.
 PLACES = {
@@ -102,6 +103,32 @@ class Block:
         rows = np.repeat(starts[order], n_tokens) + inside
         columns = {f.name: getattr(self, f.name)[order] for f in fields(self)[:-1]}
         return Block(**columns, experts=self.experts[rows])
+
+    def cut(self, most_tokens: int) -> tuple["Block", np.ndarray, np.ndarray]:
+        """Return the records in pieces of at most so many tokens.
+
+        Returns
+        -------
+        pieces : Block
+        of_record : int [pieces]
+            Which record a piece is of.
+        first_token : int [pieces]
+            Where it begins in that record.
+        """
+        n_pieces = -(-self.n_tokens // most_tokens)
+        of_record = np.repeat(np.arange(len(self)), n_pieces)
+        inside = np.arange(len(of_record)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)
+        first_token = inside * most_tokens
+        columns = {f.name: getattr(self, f.name)[of_record] for f in fields(self)[:-1]}
+        n_tokens = np.minimum(columns["n_tokens"] - first_token, most_tokens)
+        token_bytes = _VALUE_BYTES * columns["widths"]
+        known = columns["offsets"] >= 0
+        columns |= {
+            "n_tokens": n_tokens,
+            "offsets": columns["offsets"] + known * token_bytes * first_token[:, None],
+            "sizes": np.where(known, token_bytes * n_tokens[:, None], columns["sizes"]),
+        }
+        return Block(**columns, experts=self.experts), of_record, first_token
 
 
 def joined(blocks: list[Block]) -> Block:
@@ -306,7 +333,7 @@ class Records:
                 (pairs[:, 0] != n_tokens[known])
                 | (pairs[:, 1] < 1)
                 | (pairs[:, 1] > 1 << 24)
-                | (size[known] != 2 * n_tokens[known] * pairs[:, 1])
+                | (size[known] != _VALUE_BYTES * n_tokens[known] * pairs[:, 1])
             )
             refuse(wrong, f"{shape_name} and {size_name} do not fit num_tokens")
         return offset, size, width

@@ -23,14 +23,15 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "routed_experts",
     ),
     "layer": ("layer", "layer_id", "layer_idx"),
+    # Beside one of the others, `token` may be its id or its text.
     "token": (
-        "token",
         "token_index",
         "token_idx",
         "token_position",
         "position",
-        "t",
         "pos",
+        "t",
+        "token",
         "step",
     ),
     "prompt": ("prompt", "prompt_id", "turn", "request", "request_id"),
@@ -115,3 +116,8 @@ def named(columns: Collection[str]) -> Named:
                 found[name] = by_lower[alias]
                 break
     return Named(found)
+
+
+def slot_order(names: Named) -> str:
+    """Return what is known of the order of the slots: a column of slots ranks them."""
+    return "ranked" if "slot" in names else "unknown"

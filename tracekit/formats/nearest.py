@@ -16,6 +16,16 @@ from tracekit.formats.universal_tables import REQUIRED
 
 PAGE = "docs/formats.md"
 _NAMED = 6  # names of a column in a sentence
+_LOOKED_AT = 20  # files of a folder
+_PACKED = {
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"PK\3\4": "zip",
+    b"7z\xbc\xaf\x27\x1c": "7-Zip",
+}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_OTHER_SEPARATORS = ("|", " ", ":")
 
 
 def what_is_missing(given: Given) -> str:
@@ -26,11 +36,34 @@ def what_is_missing(given: Given) -> str:
     TraceError
         A file is damaged.
     """
+    if given.folder is not None and (mixed := _mixed(given)):
+        return mixed
     reasons = (_reason(file) for file in given.files)
     reason = next(filter(None, reasons), "it is neither a .trace directory nor of any format")
     return (
         f"{given.name} is no trace that tracekit knows: {reason}; `tracekit formats` lists what can "
         f"be read, and {PAGE} shows forms that are easy to write."
+    )
+
+
+def _mixed(given: Given) -> str | None:
+    """Return that files of a folder are no part of the run beside them; None if all are of no format."""
+    from tracekit.formats.all import FORMATS
+
+    readers = [format_class() for format_class in FORMATS]
+    files = given.files[:_LOOKED_AT]
+    known = [any(reader.recognises(Given([file])) for reader in readers) for file in files]
+    if not any(known):
+        return None
+    if all(known):
+        return (
+            f"{given.folder} holds files of several formats, or of several runs; name those of one run: "
+            f"tracekit import {files[0].path} …"
+        )
+    other = files[known.index(False)].path
+    return (
+        f"{given.folder} holds {other.name} beside files of a trace; take it out, or name the files of "
+        f"the run: tracekit import {files[known.index(True)].path} …"
     )
 
 
@@ -53,6 +86,8 @@ def _reason(file: File) -> str | None:
         what = f"it is an archive of the arrays {_listed(arrays)}, and none is called experts"
         if "logits" in arrays:
             return f"{what}: add {FROM_LOGITS} if the model selects the k largest"
+        if len(arrays) > 1 and all("expert" in name.lower() for name in arrays):
+            return f"{what}: numpy.concatenate them to one, and add lengths, the tokens of each"
         return f"{what}: numpy.savez(FILE, experts=…) names it"
     if file.head.startswith(NPY_MAGIC):
         array = npy(file.path)
@@ -62,11 +97,38 @@ def _reason(file: File) -> str | None:
         )
     if file.columns:
         return _lacking("a Parquet file with columns", "column", file.columns)
+    for magic, kind in _PACKED.items():
+        if file.head.startswith(magic):
+            return f"it is packed with {kind}: unpack it first (gzip is read as it is)"
     row = first_object(file.first_lines)
     if row is not None:
         return _lacking("JSON lines with keys", "key", list(row))
-    columns, _, _ = header_of(file.head)
-    return _lacking("a table with columns", "column", columns)
+    return _reason_of_text(file.head)
+
+
+def _reason_of_text(head: bytes) -> str | None:
+    if head.startswith(_UTF16):
+        return "it is text as UTF-16: save it as UTF-8"
+    if head[:1] in (b"\n", b"\r"):
+        return "its first line is empty: take empty lines out of its beginning"
+    if head.startswith(b"#"):
+        return "it begins with a comment: take the lines that begin with # out"
+    if head.lstrip().startswith((b"[", b"{")):
+        return "it is one JSON value: write an object for each routing, each in a line of its own"
+    columns, names, _ = header_of(head)
+    if names.found:
+        return _lacking("a table with columns", "column", columns)
+    line = b"".join(head.splitlines()[:1]).decode("utf-8", "replace")
+    for separator in _OTHER_SEPARATORS:
+        if not named([each.strip() for each in line.split(separator)]).missing(REQUIRED):
+            return (
+                f"its columns are parted by {separator!r}: part them by commas, semicolons or tabs"
+            )
+    if any(field.strip(' "').isdecimal() for field in line.split(",")[1:]):
+        return (
+            "its first line holds numbers: name the columns in a line before, as token,layer,expert"
+        )
+    return None
 
 
 def _lacking(kind: str, what: str, columns: Sequence[str]) -> str | None:

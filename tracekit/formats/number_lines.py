@@ -20,7 +20,7 @@ _LIMIT = 1 << 31
 
 
 def first_numbers(head: bytes, separator: bytes | None = None, most: int = 2) -> list[list[int]]:
-    """Return the whole numbers of the first lines of a file; none if a line has anything else.
+    """Return the whole numbers of the first lines that are not empty; none if one has anything else.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def first_numbers(head: bytes, separator: bytes | None = None, most: int = 2) ->
     most : int
         So many lines are looked at.
     """
-    lines = head.splitlines(keepends=True)
+    lines = [line for line in head.splitlines(keepends=True) if line.strip()]
     whole = [line for line in lines if line.endswith((b"\n", b"\r"))] or lines
     found = []
     for line in whole[:most]:

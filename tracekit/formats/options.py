@@ -6,6 +6,7 @@ In: numbers from flags, facts of a model file. Out: frozen dataclasses. This mod
 import math
 from dataclasses import dataclass
 
+from tracekit.model_files.embeddings import Embeddings
 from tracekit.model_files.sizes import ModelSizes as ModelSizes
 from tracekit.trace.errors import UsageError
 
@@ -29,11 +30,13 @@ class ImportOptions:
         What the three axes of an array of experts are: `AXES` in any order.
     chunk : int or None
         Most tokens of a prefill pass; None: each prompt is one pass.
+    embeddings : bool
+        Give each token the embedding that the model's file has for its id.
 
     Raises
     ------
     UsageError
-        A number is out of its range.
+        A number is out of its range, or there are no embeddings to give.
     """
 
     model: ModelSizes | None = None
@@ -43,6 +46,7 @@ class ImportOptions:
     top_k: int | None = None
     axes: tuple[str, ...] | None = None
     chunk: int | None = None
+    embeddings: bool = False
 
     def __post_init__(self) -> None:
         for name, most in (
@@ -62,6 +66,20 @@ class ImportOptions:
                 f"axes takes the three words {','.join(AXES)} in the order of the array's axes, not "
                 f"{','.join(map(str, self.axes))!r}."
             )
+
+        if self.embeddings and self.model is None:
+            raise UsageError("Embeddings are those of the model's file; name it with --model PATH.")
+        if self.embeddings and self.embeddings_of_model is None:
+            assert self.model is not None
+            raise UsageError(
+                f"{self.model.name} has no token embeddings as F32, F16, BF16 or Q8_0, which are read "
+                "here; name a file that has them, or leave out --embeddings."
+            )
+
+    @property
+    def embeddings_of_model(self) -> Embeddings | None:
+        """The embeddings that are asked for."""
+        return self.model.embeddings if self.embeddings and self.model is not None else None
 
     @property
     def expert_bytes(self) -> int | None:

@@ -6,13 +6,14 @@ may stand in any order; a pass whose rows stand far apart in the file is refused
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from tracekit.formats.grouping import Grouped, LineOf, Rows, Together, grouped, joined
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.source import Source
-from tracekit.formats.tokens import ASSUMED_PASSES, phases_of
+from tracekit.formats.tokens import ASSUMED_PASSES, Padding, phases_of
 from tracekit.formats.turns import Turns
 from tracekit.trace import TraceError
 from tracekit.trace.chunks import Routings
@@ -23,6 +24,10 @@ GATHERED_SLOTS = 1 << 20
 MOST_LAYERS = 1 << 15
 ALL_DECODED = "every token is taken as decoded, since nothing says which belong to a prompt"
 FROM_PASSES = "passes of several tokens with which a turn begins are its prompt"
+_SORT = (
+    "correct the rows; if they are mixed, sort them by token and layer, or say in a column prompt of "
+    "which prompt they are"
+)
 # Labels of prefill passes stand before those of all decoded tokens.
 _FIRST_LABEL = -(1 << 40)
 
@@ -44,6 +49,7 @@ class RowReader:
     options: ImportOptions
     line_of: LineOf
     _turns: Turns = field(default_factory=Turns)
+    _padding: Padding = field(default_factory=Padding)
     _layers: set[int] = field(default_factory=set)
     _top_k: int | None = None
     _prompt_end: tuple[int, int] = (-1, -1)  # turn, and the last token of its prompt
@@ -84,6 +90,14 @@ class RowReader:
 
     def _placed(self, rows: Rows) -> Rows:
         """Return the rows that name an expert, with their turns and phases."""
+        if (
+            rows.experts.ndim == 2
+            and (k := self._padding.used(rows.experts)) < rows.experts.shape[1]
+        ):
+            lists: dict[str, Any] = {
+                name: v[:, :k] for name, v in rows.columns().items() if v.ndim == 2
+            }
+            rows = replace(rows, **lists)
         if len(rows) and rows.experts.min() < 0:
             absent = rows.experts < 0
             if absent.ndim == 2:
@@ -169,7 +183,8 @@ class RowReader:
 
     def _routings(self, rows: Rows, labels: np.ndarray, is_last: bool = False) -> Routings:
         rows = replace(rows, token=self._steps(rows))
-        found = grouped(rows, labels, self._top_k, self.line_of, is_last)
+        mend = _SORT if self._turns.any else "correct the rows, or record them again"
+        found = grouped(rows, labels, self._top_k, self.line_of, is_last, mend)
         self._top_k = found.experts.shape[1]
         if found.cut is not None:
             self.source.cut(f"{self.source.name} is incomplete: {found.cut}.")

@@ -49,8 +49,10 @@ class SglangRecorder(Format):
     lacks = "weights, the order of slots, sizes"
 
     def recognises(self, given: Given) -> bool:
-        """Say whether every file holds records of single tokens."""
-        return bool(given.files) and all(_is_per_token(file) for file in given.files)
+        """Say whether every file holds records of single tokens, or of no pass at all."""
+        found = [_records(file) for file in given.files]
+        are_records = all(each is not None and all(map(_is_per_token, each[:1])) for each in found)
+        return are_records and any(found)
 
     def source(self, given: Given, options: ImportOptions) -> Source:
         """Read the records of all files, those of one pass together."""
@@ -60,13 +62,16 @@ class SglangRecorder(Format):
         return source
 
 
-def _is_per_token(file: File) -> bool:
+def _records(file: File) -> list[object] | None:
+    """Return the records of a recorder's file; None of another file."""
     if file.torch is None or not isinstance(file.torch.value, dict):
-        return False
+        return None
     records = file.torch.value.get(RECORDS)
-    if not isinstance(records, list):
-        return False
-    return bool(records) and isinstance(records[0], dict) and TOPK in records[0]
+    return records if isinstance(records, list) else None
+
+
+def _is_per_token(record: object) -> bool:
+    return isinstance(record, dict) and TOPK in record
 
 
 @dataclass(frozen=True)

@@ -14,21 +14,16 @@ import pyarrow as pa
 
 from tracekit.formats.agreement import check_agrees
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
-from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts
+from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts, UsageError
 from tracekit.trace.checks import Locate
-from tracekit.trace.chunks import (
-    Numbered,
-    Routings,
-    Seen,
-    check_alike,
+from tracekit.trace.chunk_tables import (
     routing_table,
     schema_of,
-    steps_table,
+    with_embeddings,
     without_null_columns,
 )
-from tracekit.trace.layers import ARRAYS, layers_table
-from tracekit.trace.rows import TableRows
-from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
+from tracekit.trace.chunks import Numbered, Routings, Seen, check_alike
+from tracekit.trace.layers import layers_table
 from tracekit.trace.stream import TraceStream
 
 UNKNOWN = "unknown"
@@ -167,9 +162,9 @@ def trace_of(source: Source, options: ImportOptions = NOTHING_SAID) -> Trace:
             columns, locate = numbered.add(chunk)
             locates.append(locate)
             if schema is None:
-                schema = schema_of(numbered.seen, columns)
+                schema = schema_of(columns)
             routings.append(routing_table(columns, schema))
-            steps.append(steps_table(columns))
+            steps.append(numbered.steps(columns))
     facts, layers = described(source, numbered.seen, options)
     assert schema is not None  # else `described` refuses
 
@@ -177,11 +172,13 @@ def trace_of(source: Source, options: ImportOptions = NOTHING_SAID) -> Trace:
         index = int(np.searchsorted(starts, row, side="right")) - 1
         return locates[index](row - starts[index], slot)
 
+    names = without_null_columns(schema, numbered.seen.columns).names
+    all_steps, embeddings = pa.concat_tables(steps), options.embeddings_of_model
     return Trace.from_tables(
         facts,
         layers,
-        pa.concat_tables(routings).select(without_null_columns(schema, numbered.seen).names),
-        pa.concat_tables(steps),
+        pa.concat_tables(routings).select(names),
+        with_embeddings(all_steps, embeddings.rows) if embeddings else all_steps,
         name=source.name,
         warnings=source.warnings,
         locate=locate_any,
@@ -217,8 +214,10 @@ def write_source(
         The trace cannot be written there.
     """
     numbered = Numbered(source.name, rerank=source.slot_order != "ranked")
-    widest = TraceFacts(_model(source, Seen(1), options, _MOST_EXPERTS, _MOST_LAYERS), "imported")
-    with TraceStream(path, numbered, widest, force) as stream:
+    widest = TraceFacts(model_of(source, Seen(1), options, _MOST_EXPERTS, _MOST_LAYERS), "imported")
+    embeddings = options.embeddings_of_model
+    embed = embeddings.rows if embeddings else None
+    with TraceStream(path, numbered, widest, force, embed) as stream:
         for chunk in source.chunks:
             stream.add(chunk, source.complete)
         facts, layers = described(source, numbered.seen, options)
@@ -242,11 +241,13 @@ def described(source: Source, seen: Seen, options: ImportOptions) -> tuple[Trace
     if seen.top_k is None:
         raise TraceError(f"{source.name} holds no routing; record it again.")
     check_agrees(source.name, source.model, seen, options)
-    _check_top_k(source, seen, options)
+    check_top_k(source, seen, options)
+    if options.embeddings and "token" not in seen.columns:
+        raise no_token_ids(source.name)
     inferred = dict(source.inferred)
     n_expert = max(seen.largest_expert + 1, seen.widths.get("logits", 0), seen.top_k)
     n_layer = max(seen.layers) + 1
-    model = _model(source, seen, options, n_expert, n_layer)
+    model = model_of(source, seen, options, n_expert, n_layer)
     if seen.widths.get("logits", model.n_expert) != model.n_expert:
         raise TraceError(
             f"{source.name} has the logits of {seen.widths['logits']} experts, but the model has "
@@ -256,7 +257,7 @@ def described(source: Source, seen: Seen, options: ImportOptions) -> tuple[Trace
         inferred["n_expert"] = "the largest expert id + 1"
     if _given("n_layer", source, options) is None:
         inferred["n_layer"] = "the last layer that routed + 1"
-    layers = _layers(source, seen, options, model.n_layer, inferred)
+    layers = layers_of(source, seen, options, model.n_layer, inferred)
     facts = TraceFacts(
         model=model,
         source="imported",
@@ -269,6 +270,13 @@ def described(source: Source, seen: Seen, options: ImportOptions) -> tuple[Trace
     )
     facts.check(source.name)
     return facts, layers
+
+
+def no_token_ids(name: str) -> UsageError:
+    """Return the error that the tokens of a file have no ids, by which embeddings are found."""
+    return UsageError(
+        f"{name} has no ids of its tokens, by which their embeddings are found; leave out --embeddings."
+    )
 
 
 def _check_seen(name: str, seen: Seen, model: ModelFacts) -> None:
@@ -298,7 +306,13 @@ def _given(name: str, source: Source, options: ImportOptions) -> Any:
     return source.model.get(name) if said is None else said
 
 
-def _check_top_k(source: Source, seen: Seen, options: ImportOptions) -> None:
+def check_top_k(source: Source, seen: Seen, options: ImportOptions) -> None:
+    """Refuse routings that have another number of experts than somebody says.
+
+    Raises
+    ------
+    TraceError
+    """
     top_k = _given("top_k", source, options)
     if top_k is not None and top_k != seen.top_k:
         raise TraceError(
@@ -307,7 +321,7 @@ def _check_top_k(source: Source, seen: Seen, options: ImportOptions) -> None:
         )
 
 
-def _model(
+def model_of(
     source: Source, seen: Seen, options: ImportOptions, n_expert: int, n_layer: int
 ) -> ModelFacts:
     """Return the model's facts; `n_expert` and `n_layer` stand where nobody says them."""
@@ -324,7 +338,7 @@ def _model(
     return ModelFacts(**{"name": UNKNOWN, "arch": UNKNOWN, **known})
 
 
-def _layers(
+def layers_of(
     source: Source,
     seen: Seen,
     options: ImportOptions,
@@ -352,42 +366,3 @@ def _layers(
         for number in seen.layers & rows.keys():
             rows[number]["expert_bytes"] = options.expert_bytes
     return layers_table(list(rows.values()))
-
-
-def sized(trace: Trace, options: ImportOptions) -> Trace:
-    """Return a trace with what the user says of its model.
-
-    Raises
-    ------
-    TraceError
-        What the user says does not agree with the trace.
-    """
-    facts = trace.facts
-    seen = Seen(trace.top_k, trace.n_rows, layers=set(trace.moe_layers.tolist()))
-    source = Source(trace.name, (), model=dict(vars(facts.model)), layers=_rows_of(trace))
-    check_agrees(source.name, source.model, seen, options)
-    _check_top_k(source, seen, options)
-    inferred = dict(facts.inferred)
-    model = _model(source, seen, options, facts.model.n_expert, facts.model.n_layer)
-    for name in ("n_expert", "n_layer"):
-        if getattr(options, f"given_{name}") is not None:
-            inferred.pop(name, None)
-    layers = _layers(source, seen, options, model.n_layer, inferred)
-    facts = replace(facts, model=model, inferred=inferred)
-    routing, steps = trace.rows(ROUTING_FILE), trace.rows(STEPS_FILE)
-    changed = Trace(
-        facts, TableRows(layers), routing, steps, trace.path, trace.warnings, trace.name
-    )
-    changed.validate()
-    return changed
-
-
-def _rows_of(trace: Trace) -> list[dict[str, Any]]:
-    """Return the table of layers as one mapping a layer, its arrays flat."""
-    sizes = trace.layer_columns
-    rows = []
-    for row, layer in enumerate(sizes["layer"].tolist()):
-        known = {name: int(sizes[name][row]) for name in ("expert_bytes", "dense_bytes")}
-        arrays = {name: trace.layer_array(layer, name) for name in ARRAYS}
-        rows.append({"layer": layer, **{n: v for n, v in known.items() if v >= 0}, **arrays})
-    return rows

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from tracekit.formats.archives import damaged
 from tracekit.formats.lines import Lines
 from tracekit.formats.names import NEITHER, WORDS, Named, named
 from tracekit.formats.source import Source
@@ -20,6 +21,7 @@ from tracekit.trace import TraceError
 SEPARATORS = (",", ";", "\t")
 UNKNOWN_WORDS = ("", "nan", "NaN", "-nan", "None", "null")
 _WHOLE = re.compile(r"\s*[-+]?\d{1,18}\s*")
+_IS_LIST = re.compile(r"\s*[\[(]?\s*\d+[\s,;]+\d+|\s*[\[(]")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {"prompt": _TEXT, "weights": pa.float32(), **dict.fromkeys(WORDS, _TEXT)}
@@ -27,6 +29,11 @@ _TYPES = {"prompt": _TEXT, "weights": pa.float32(), **dict.fromkeys(WORDS, _TEXT
 _NARROW = {"token": pa.int32(), "layer": pa.int16(), "slot": pa.int16(), "experts": pa.int32()}
 # Of these a value may be missing.
 _NULLABLE = ("weights", "token_id", "residency", "dropped", "kept", "expert_bytes")
+
+
+def _is_whole(text: str) -> bool:
+    """Say whether a text is a whole number that is written with a fraction: ``3.0``."""
+    return _NUMBER.fullmatch(text) is not None and float(text).is_integer()
 
 
 def header_of(head: bytes) -> tuple[list[str], Named, str]:
@@ -90,7 +97,12 @@ class CsvTable:
         try:
             return self._parsed(piece, types)
         except pa.ArrowException as error:
-            raise self._broken(piece, types, n_rows, str(error)) from error
+            if fault := self._broken(piece, types, n_rows):
+                raise fault from error
+            # pandas writes 3.0 where whole numbers of a column are missing.
+            floats = {c: pa.float64() if k == pa.int64() else k for c, k in types.items()}
+            with damaged(str(self.path)):
+                return self._parsed(piece, floats)
 
     def _parsed(self, piece: bytes, types: dict[str, pa.DataType]) -> pa.Table:
         return arrow_csv.read_csv(
@@ -119,16 +131,15 @@ class CsvTable:
         return piece[:start]
 
     def _broken(
-        self, piece: bytes, types: dict[str, pa.DataType], n_rows: int, message: str
-    ) -> TraceError:
-        """Return the error for the first broken line; `message` is what the parser said."""
+        self, piece: bytes, types: dict[str, pa.DataType], n_rows: int
+    ) -> TraceError | None:
+        """Return the error for the first broken line, None if there is none."""
         rows = (line for line in piece.splitlines() if line.strip())
         for number, line in enumerate(rows, n_rows):
             fault = self._fault(line, types)
             if fault is not None:
                 return TraceError(f"{self.place(number)}{fault}; repair the line or record again.")
-        message = message.partition("\n")[0][:200].rstrip(".")
-        return TraceError(f"{self.path} cannot be read as CSV: {message}; write it again.")
+        return None
 
     def _fault(self, line: bytes, types: dict[str, pa.DataType]) -> str | None:
         """Return the fault of a line, beginning with the comma or colon after its number."""
@@ -150,6 +161,11 @@ class CsvTable:
             if kind == pa.float32():
                 if not _NUMBER.fullmatch(value):
                     return f", column {column}: {value[:40]!r} is no number"
-            elif not _WHOLE.fullmatch(value):
+            elif name == "experts" and _IS_LIST.match(value):
+                return (
+                    f", column {column}: {value[:40]!r} is a list, and in a CSV each selected expert has a "
+                    "row; write lists as Parquet or JSON lines"
+                )
+            elif not (_WHOLE.fullmatch(value) or _is_whole(value)):
                 return f", column {column}: {value[:40]!r} is no whole number"
         return None

@@ -6,6 +6,7 @@ length of its prompt. Out: chunks of routings, in the order of a trace.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -155,7 +156,7 @@ def routings_of(
         rows = np.flatnonzero(~is_none) if rows is None else rows[~is_none[rows]]
     if rows is not None:
         token, layer, flat = token[rows], layer[rows], flat[rows]
-    columns = {}
+    columns: dict[str, Any] = {}
     for column, values in (lists or {}).items():
         if values is not None:
             given = values.reshape(n_tokens * n_layers, -1)
@@ -174,6 +175,33 @@ def routings_of(
         locate=_locate(name, tokens, token, layer) if name else None,
         **columns,
     )
+
+
+@dataclass
+class Padding:
+    """Finds the slots at the end of all routings that only fill up an array: -1 wherever one looks.
+
+    The first routings that name an expert show which these are.
+    """
+
+    _k: int | None = None
+
+    def used(self, experts: np.ndarray) -> int:
+        """Return how many slots are used; where a later routing has more, all of them.
+
+        Parameters
+        ----------
+        experts : int [..., k]
+        """
+        k = int(experts.shape[-1])
+        if experts.dtype.kind == "u" or not experts.size or experts.min() >= 0:
+            self._k = self._k or k
+            return k
+        by_slot = np.flatnonzero((experts >= 0).reshape(-1, k).any(axis=0))
+        if not len(by_slot):
+            return self._k or k
+        self._k = self._k or int(by_slot[-1]) + 1
+        return k if by_slot[-1] >= self._k else self._k
 
 
 def _locate(name: str, tokens: Tokens, token: np.ndarray, layer: np.ndarray) -> Locate:

@@ -47,9 +47,15 @@ class Turns:
 
     A turn begins where the token falls back to the first one of the turn before it or further, and
     the layer does not go on: tokens of one pass may begin anew at each layer.
+
+    Attributes
+    ----------
+    any : bool
+        Whether there were such rows.
     """
 
     def __init__(self) -> None:
+        self.any = False
         self._turn = 0
         self._first: int | None = None
         self._last: tuple[int, int, int] = (0, 0, 0)
@@ -65,6 +71,7 @@ class Turns:
         """
         if not len(layer):
             return np.empty(0, np.int64)
+        self.any = True
         numbers = passes if passes is not None else np.zeros(1, np.int64)
         if self._first is None:
             self._first = int(token[0])

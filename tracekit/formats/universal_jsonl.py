@@ -19,7 +19,7 @@ from tracekit.formats.given import File, Given
 from tracekit.formats.graph_order import with_tokens
 from tracekit.formats.grouping import Rows
 from tracekit.formats.lines import Lines
-from tracekit.formats.names import WORDS, Named, named
+from tracekit.formats.names import WORDS, Named, named, slot_order
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
@@ -144,7 +144,13 @@ def _source(file: File, options: ImportOptions) -> Source:
             "each line."
         )
     lines = Lines(file.path, start.skipped)
-    source = Source(str(file.path), (), model=start.model, expert_bytes=start.expert_bytes)
+    source = Source(
+        str(file.path),
+        (),
+        model=start.model,
+        expert_bytes=start.expert_bytes,
+        slot_order=slot_order(start.names),
+    )
     arrow = ArrowRows(str(file.path), start.names, lines.place)
     objects = _Objects(lines, start, source)
     rows: Iterator[Rows] = (arrow.rows(table) for table in objects.tables())

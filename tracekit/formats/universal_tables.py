@@ -14,13 +14,13 @@ from tracekit.formats.format import Format, register
 from tracekit.formats.from_arrow import ArrowRows
 from tracekit.formats.given import File, Given
 from tracekit.formats.grouping import Rows
-from tracekit.formats.names import Named, named
+from tracekit.formats.names import Named, named, slot_order
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
 from tracekit.formats.tables import CsvTable, header_of
 from tracekit.trace import TraceError
-from tracekit.trace.rows import FileRows
+from tracekit.trace.file_rows import FileRows
 
 REQUIRED = ("layer", "token", "experts")
 BATCH_ROWS = 1 << 18
@@ -70,8 +70,7 @@ class UniversalParquet(Format):
 
 def row_source(name: str, rows: Iterator[Rows], arrow: ArrowRows, options: ImportOptions) -> Source:
     """Return the source of rows of a table."""
-    order = "ranked" if "slot" in arrow.names else "unknown"
-    source = Source(name, (), slot_order=order)
+    source = Source(name, (), slot_order=slot_order(arrow.names))
     source.chunks = RowReader(source, options, arrow.line_of).chunks(rows)
     return source
 

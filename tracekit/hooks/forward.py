@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit import meter
 from tracekit.hooks.routers import Router, array_of
 from tracekit.trace import TracekitError
 
@@ -63,6 +64,12 @@ class Forward:
     routed : dict
         By layer.
     wall_ms : float
+    start_s : float
+        When it began, by ``time.perf_counter``.
+    used_before, usage : Usage
+        What the process had used before it, and what it has used in it.
+    available_bytes : int or None
+        Memory that was available after it; None where the system does not say.
     """
 
     n_sequences: int = 0
@@ -76,6 +83,15 @@ class Forward:
     routed: dict[int, Routed] = field(default_factory=dict)
     wall_ms: float = float("nan")
     start_s: float = field(default_factory=time.perf_counter)
+    used_before: meter.Usage = field(default_factory=meter.used)
+    usage: meter.Usage | None = None
+    available_bytes: int | None = None
+
+    def end(self) -> None:
+        """Note what it took."""
+        self.wall_ms = 1000 * (time.perf_counter() - self.start_s)
+        self.usage = meter.used() - self.used_before
+        self.available_bytes = meter.available_bytes()
 
 
 class Hooks:
@@ -215,7 +231,7 @@ class Hooks:
         """Give the evaluation if it is whole; one that an error ended lacks layers."""
         forward, self._now = self._now, None
         if forward is not None and len(forward.routed) == self._n_layers:
-            forward.wall_ms = 1000 * (time.perf_counter() - forward.start_s)
+            forward.end()
             self._give(forward)
 
 

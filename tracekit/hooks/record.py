@@ -12,6 +12,8 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from tracekit import meter
+from tracekit.figures import MIB
 from tracekit.hooks.forward import Forward, Hooks
 from tracekit.hooks.routers import Router, layer_rows, routers_of
 from tracekit.hooks.rule import Found, Given, rule_of
@@ -226,6 +228,7 @@ class _Run:
         n_embd = None if routed.gate_input is None else routed.gate_input.shape[1]
         experts = next(iter(self.routers[0].block.experts.parameters()))
         dtype = str(experts.dtype).removeprefix("torch.")
+        ram = meter.total_bytes()
         types = sorted({router.dtype for router in self.routers})
         return TraceFacts(
             model=ModelFacts(
@@ -255,7 +258,9 @@ class _Run:
                     DTYPES.get(name, name): [r.layer for r in self.routers if r.dtype == name]
                     for name in types
                 }
-            },
+            }
+            | ({} if ram is None else {"ram_mib": ram / MIB}),
+            captured=["logits", *["gate_input"] * self._keep.gate_inputs],  # logits always are
         )
 
     def _write(self, routing: Columns, steps: Columns) -> None:

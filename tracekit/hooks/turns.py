@@ -16,6 +16,7 @@ import numpy as np
 
 from tracekit.hooks.forward import Forward
 from tracekit.trace import TracekitError
+from tracekit.trace.columns import NULLS
 from tracekit.trace.schema import DECODE, PREFILL
 
 Columns = dict[str, Any]
@@ -55,6 +56,7 @@ class Turns:
         self._files = ExitStack()
         self._n_passes = 0
         self._first_turn = 0
+        self._began: float | None = None
 
     def add(self, forward: Forward) -> None:
         """Take an evaluation.
@@ -64,6 +66,8 @@ class Turns:
         TracekitError
             It has another number of sequences than the one before it, which it goes on.
         """
+        if self._began is None:
+            self._began = forward.start_s
         if self._begins(forward):
             self.end_batch()
             self._first_turn, self.n_turns = self.n_turns, self.n_turns + forward.n_sequences
@@ -138,7 +142,7 @@ class Turns:
                 return None
         return (
             _routing_columns(forward, at * n_tokens + inside, steps, phase),
-            _step_columns(forward, tokens, steps, phase),
+            _step_columns(forward, tokens, steps, phase, self._began or forward.start_s),
         )
 
 
@@ -160,15 +164,24 @@ def _routing_columns(forward: Forward, rows: np.ndarray, steps: np.ndarray, phas
 
 
 def _step_columns(
-    forward: Forward, tokens: np.ndarray | None, steps: np.ndarray, phase: int
+    forward: Forward, tokens: np.ndarray | None, steps: np.ndarray, phase: int, began: float
 ) -> Columns:
     columns: Columns = {"step": steps, "phase": np.full(len(steps), phase, np.uint8)}
     if tokens is not None:
         columns["token"] = tokens.astype(np.int32)
     if forward.n_sequences == 1:  # the time of a batch is of all its sequences
-        wall_ms = np.full(len(steps), np.nan)
-        wall_ms[-1] = forward.wall_ms
-        columns["wall_ms"] = wall_ms
+        usage = forward.usage
+        costs = {
+            "wall_ms": forward.wall_ms,
+            "start_s": forward.start_s - began,
+            "cpu_ms": None if usage is None else usage.cpu_ms,
+            "major_faults": None if usage is None else usage.major_faults,
+            "mem_available_bytes": forward.available_bytes,
+        }
+        for name, value in costs.items():
+            if value is not None:
+                columns[name] = np.full(len(steps), NULLS[name])
+                columns[name][-1] = value
     return columns
 
 

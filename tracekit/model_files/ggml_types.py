@@ -54,6 +54,8 @@ KINDS = {
     40: Kind("NVFP4", 64, 36),
     41: Kind("Q1_0", 128, 18),
 }
+# Those whose values are read here.
+DECODED = ("F32", "F16", "BF16", "Q8_0")
 
 
 def n_bytes(kind: Kind, shape: Sequence[int]) -> int:
@@ -71,17 +73,20 @@ def n_bytes(kind: Kind, shape: Sequence[int]) -> int:
 
 def values(kind: Kind, data: bytes) -> np.ndarray | None:
     """Return the values of a tensor as float32; None of a type that is not decoded here."""
+    return decoded(kind, data) if kind.name in DECODED else None
+
+
+def decoded(kind: Kind, data: bytes) -> np.ndarray:
+    """Return the values of a tensor of a type in `DECODED` as float32."""
     if kind.name == "F32":
         return np.frombuffer(data, "<f4").astype(np.float32)
     if kind.name == "F16":
         return np.frombuffer(data, "<f2").astype(np.float32)
     if kind.name == "BF16":
         return of_bf16(data)
-    if kind.name == "Q8_0":
-        blocks = np.frombuffer(data, np.dtype([("scale", "<f2"), ("values", "i1", 32)]))
-        scaled = blocks["values"] * blocks["scale"].astype(np.float32)[:, None]
-        return scaled.reshape(-1).astype(np.float32)
-    return None
+    blocks = np.frombuffer(data, np.dtype([("scale", "<f2"), ("values", "i1", 32)]))
+    scaled: np.ndarray = blocks["values"] * blocks["scale"].astype(np.float32)[:, None]
+    return scaled.reshape(-1).astype(np.float32)
 
 
 def of_bf16(data: bytes) -> np.ndarray:

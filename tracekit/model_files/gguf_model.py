@@ -6,12 +6,15 @@ only routers, their biases and the norms before them are read.
 
 import re
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tracekit.model_files.ggml_types import Kind
+from tracekit.model_files.embeddings import Embeddings
+from tracekit.model_files.ggml_types import DECODED, Kind, decoded, n_bytes
 from tracekit.model_files.gguf import Gguf, Tensor
 from tracekit.model_files.layers import Experts, checked
 from tracekit.model_files.paths import parts_of
@@ -25,6 +28,7 @@ _STACKED = re.compile(r"ffn_(?:gate|up|down|gate_up)_exps\.weight")
 _SINGLE = re.compile(r"ffn_(?:gate|up|down)\.(\d{1,5})\.weight")
 _BY_TOKEN = "ffn_gate_tid2eid.weight"
 _ROUTER_SCALE = "ffn_gate_inp.scale"
+_EMBEDDINGS = "token_embd.weight"
 # By `expert_gating_func`; without the key, by architecture.
 _GATINGS = {1: "softmax", 2: "sigmoid", 3: "logits", 4: "sqrt-softplus"}
 _OF_ARCH = {
@@ -87,12 +91,14 @@ def read_gguf(path: Path) -> ModelSizes:
                 f"{path} holds part {number} of {n_parts} of a split model; give the parts the names "
                 f"that they had (they end in -{number:05}-of-{n_parts:05}.gguf), and name the first."
             )
-        return _Model(path, files).sizes(sum(each.stat().st_size for each in paths))
+        model = _Model(path, dict(zip(paths, files, strict=True)))
+        return model.sizes(sum(each.stat().st_size for each in paths))
 
 
 class _Model:
-    def __init__(self, path: Path, files: list[Gguf]):
-        self.path, self.first = path, files[0]
+    def __init__(self, path: Path, files: dict[Path, Gguf]):
+        self.path, self.files = path, files
+        self.first = next(iter(files.values()))
         arch = self.first.text("general.architecture")
         if arch is None:
             raise TraceError(f"{path} does not name its architecture, so it is no model.")
@@ -102,7 +108,7 @@ class _Model:
         # Tensors by layer, then by the rest of their names, each with the file that holds it.
         self.layers: dict[int, dict[str, tuple[Gguf, Tensor]]] = {}
         seen: set[str] = set()
-        for file in files:
+        for file in files.values():
             for name, tensor in file.tensors.items():
                 if name in seen:
                     raise TraceError(f"{path} holds {name!r:.80} twice; download it again.")
@@ -142,7 +148,22 @@ class _Model:
             file_bytes=file_bytes,
         )
         rows = [self._row(layer, experts[layer], facts) for layer in sorted(experts)]
-        return checked(facts, rows, experts, str(self.path), self.warnings)
+        sizes = checked(facts, rows, experts, str(self.path), self.warnings)
+        return replace(sizes, embeddings=self._embeddings(facts.n_embd))
+
+    def _embeddings(self, n_embd: int | None) -> Embeddings | None:
+        """Return the table of embeddings; None if there is none, or of a type not decoded here."""
+        for path, file in self.files.items():
+            tensor = file.tensors.get(_EMBEDDINGS)
+            if tensor is None or len(tensor.shape) != 2 or tensor.shape[1] != n_embd:
+                continue
+            if tensor.kind.name not in DECODED:
+                return None
+            n_vocab, width = tensor.shape
+            row_bytes = n_bytes(tensor.kind, (width,))
+            decode = partial(decoded, tensor.kind)
+            return Embeddings(path, tensor.start, n_vocab, width, row_bytes, decode)
+        return None
 
     def _top_k(self) -> int:
         """Return how many experts a token uses: the same at each layer with experts."""

@@ -48,6 +48,8 @@ _NUMPY = {
     "U64": "<u8",
     "F64": "<f8",
 }
+# Those whose values are read here.
+DECODED = (*_NUMPY, "BF16")
 
 
 class Stored(NamedTuple):
@@ -110,15 +112,13 @@ class Safetensors:
         TraceError
             The file ends before.
         """
-        if tensor.dtype != "BF16" and tensor.dtype not in _NUMPY:
+        if tensor.dtype not in DECODED:
             return None
         self._file.seek(tensor.start)
         data = self._file.read(tensor.n_bytes)
         if len(data) < tensor.n_bytes:
             raise TraceError(f"{self.name} is cut short within {tensor.name:.80}; copy it again.")
-        if tensor.dtype == "BF16":
-            return of_bf16(data).reshape(tensor.shape)
-        return np.frombuffer(data, _NUMPY[tensor.dtype]).reshape(tensor.shape)
+        return decoded(tensor.dtype, data).reshape(tensor.shape)
 
     def _read(self, size: int) -> None:
         self._file.seek(0)
@@ -133,6 +133,16 @@ class Safetensors:
         self.tensors = {
             name: _stored(name, claim, 8 + length, size) for name, claim in header.items()
         }
+
+
+def decoded(dtype: str, data: bytes) -> np.ndarray:
+    """Return values of a type in `DECODED`; those of BF16 as float32."""
+    return of_bf16(data) if dtype == "BF16" else np.frombuffer(data, _NUMPY[dtype])
+
+
+def bytes_of(dtype: str) -> int:
+    """Return the bytes of a value of a type in `DECODED`."""
+    return _BYTES[dtype]
 
 
 def _stored(name: str, claim: dict[str, object], base: int, size: int) -> Stored:

@@ -9,17 +9,18 @@ import json
 import re
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tracekit.model_files.config import Config, known_top_k
+from tracekit.model_files.embeddings import Embeddings
 from tracekit.model_files.families import NORMS
 from tracekit.model_files.layers import Experts, checked
 from tracekit.model_files.paths import parts_of
-from tracekit.model_files.safetensors import Safetensors, Stored
+from tracekit.model_files.safetensors import Safetensors, Stored, bytes_of, decoded
 from tracekit.model_files.sizes import ModelSizes
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
@@ -38,6 +39,10 @@ _FUSED = re.compile(
 _BLOCK = r"(?:mlp|block_sparse_moe|feed_forward|ffn|moe|mixer)"
 _ROUTER = re.compile(rf"{_BLOCK}\.(?:gate|router)(?:\.(?:layer|classifier|wg))?\.weight")
 _ROUTER_BIAS = re.compile(rf"{_BLOCK}\.(?:gate|router)(?:\.(?:layer|classifier|wg))?\.bias")
+_EMBEDDINGS = re.compile(
+    r"(?:[\w.]*\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings)\.weight"
+)
+_FLOATS = ("F16", "BF16", "F32", "F64")
 _SELECTION_BIAS = re.compile(
     rf"{_BLOCK}\.(?:(?:gate|router|moe_statics)\.)?(?:e_score_correction_bias|expert_bias)"
 )
@@ -103,7 +108,25 @@ def _read(named: Path, paths: list[Path], folder: Path, top_k: int | None) -> Mo
             opened = stack.enter_context(each.open("rb"))
             files.append(Safetensors(opened, each.stat().st_size, str(each)))
         n_bytes = sum(each.stat().st_size for each in paths)
-        return _Model(named, files, config).sizes(n_bytes, top_k, beside.is_file())
+        sizes = _Model(named, files, config).sizes(n_bytes, top_k, beside.is_file())
+        of_paths = dict(zip(paths, files, strict=True))
+        return replace(sizes, embeddings=_embeddings(of_paths, sizes.facts.n_embd))
+
+
+def _embeddings(files: dict[Path, Safetensors], n_embd: int | None) -> Embeddings | None:
+    """Return the only table of embeddings; None if there is none, or of a type not decoded here."""
+    found = [
+        (path, tensor)
+        for path, file in files.items()
+        for name, tensor in file.tensors.items()
+        if _EMBEDDINGS.fullmatch(name) and len(tensor.shape) == 2 and tensor.shape[1] == n_embd
+    ]
+    if len(found) != 1 or found[0][1].dtype not in _FLOATS:
+        return None
+    ((path, tensor),) = found
+    n_vocab, width = tensor.shape
+    row_bytes = width * bytes_of(tensor.dtype)
+    return Embeddings(path, tensor.start, n_vocab, width, row_bytes, partial(decoded, tensor.dtype))
 
 
 class _Layer:

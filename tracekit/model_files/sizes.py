@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracekit.model_files.embeddings import Embeddings
 from tracekit.trace.facts import ModelFacts
 
 
@@ -28,6 +29,8 @@ class ModelSizes:
         Sentences about what was left out, for the user.
     name : str
         What sentences call the file.
+    embeddings : Embeddings or None
+        Those of its tokens, where the file has them in a type that is decoded here.
     """
 
     facts: ModelFacts
@@ -35,6 +38,7 @@ class ModelSizes:
     estimated: str | None = None
     warnings: Sequence[str] = ()
     name: str = "the model's file"
+    embeddings: Embeddings | None = None
 
     @property
     def moe_layers(self) -> list[int]:

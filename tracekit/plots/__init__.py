@@ -19,6 +19,7 @@ from tracekit.plots.accuracy import plot_predictability, plot_horizon, plot_reca
 from tracekit.plots.history import plot_history
 from tracekit.plots.curves import plot_curves
 from tracekit.plots.gains import plot_gains
+from tracekit.plots.times import plot_time, plot_time_curves
 from tracekit.plots.read_bytes import plot_read_bytes
 from tracekit.plots.popularity import plot_popularity, plot_popularity_sorted
 from tracekit.plots.reuse import plot_reuse
@@ -51,6 +52,8 @@ __all__ = [
     "plot_read_bytes",
     "plot_recall",
     "plot_reuse",
+    "plot_time",
+    "plot_time_curves",
     "plot_timeline",
     "plot_working_set",
 ]

@@ -6,6 +6,7 @@ Nothing here knows a trace or a policy.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -206,7 +207,7 @@ def joined(pieces: Sequence[Batches]) -> Batches:
     if len(pieces) == 1:
         return pieces[0] if pieces[0].later is None else replace(pieces[0], later=None)
     per_batch = ("layer", "turn", "pass_id", "step", "phase", "counted", "counted_decode")
-    columns = {
+    columns: dict[str, Any] = {
         name: np.concatenate([getattr(piece, name) for piece in pieces])
         for name in ("keys", "admit_rank", *per_batch)
     }

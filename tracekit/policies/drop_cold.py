@@ -12,7 +12,7 @@ from tracekit.policies.lossy import (
     lossy_cell,
     normalised_weights,
 )
-from tracekit.policies.lru import LRU
+from tracekit.policies.lru import LRURun
 from tracekit.policies.recency import append, empty_lists, pop_cold, unlink
 from tracekit.trace.errors import TraceError
 from tracekit.trace.schema import DECODE
@@ -62,7 +62,7 @@ class DropCold(Policy):
         weight = normalised_weights(batches)
         droppable = self._droppable(batches, weight)
         cells = []
-        for lru in LRU().simulate(batches, budgets, per_lookup=True):
+        for lru in LRURun(batches, budgets).feed(batches, per_lookup=True):
             if self.params.static:
                 resident = lru.resident_bytes
                 hit = np.asarray(lru.hit)

@@ -6,7 +6,7 @@ on where the run is cut. To replay in memory is to feed one piece.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -61,7 +61,10 @@ class FedPolicy(Policy):
         return self.start(batches, np.asarray(budgets, np.int64)).feed(batches, per_lookup)
 
 
-class KernelRun(Run):
+State = TypeVar("State", bound=tuple[Any, ...])
+
+
+class KernelRun(Run, Generic[State]):
     """A run whose kernel takes one budget and goes on from arrays that it is given again.
 
     Parameters
@@ -75,21 +78,29 @@ class KernelRun(Run):
         budget has arrays of its own, and the kernel leaves in them all that it has to know later.
     inputs : callable
         Returns what the kernel reads of a piece, the same for every budget.
+    go_on : callable, optional
+        Called with each budget's state before every piece but the first.
     """
 
     def __init__(
         self,
         budgets: np.ndarray,
         kernel: Callable[..., None],
-        state: Callable[[], Iterable[Any]],
+        state: Callable[[], State],
         inputs: Callable[[Batches], Iterable[Any]],
+        go_on: Callable[[State], None] = lambda state: None,
     ):
         self._budgets = budgets
         self._kernel = kernel
         self._inputs = inputs
-        self._states = [tuple(state()) for _ in budgets]
+        self._go_on = go_on
+        self._has_begun = False
+        self._states = [state() for _ in budgets]
 
     def feed(self, batches: Batches, per_lookup: bool = False) -> list[Cell]:
+        for each in self._states if self._has_begun else ():
+            self._go_on(each)
+        self._has_begun = True
         states = iter(self._states)
         return cells_of_kernel(
             batches,

@@ -11,7 +11,7 @@ from tracekit.policies.lossy import (
     lossy_cell,
     normalised_weights,
 )
-from tracekit.policies.lru import LRU
+from tracekit.policies.lru import LRURun
 from tracekit.trace.errors import UsageError
 from tracekit.trace.schema import DECODE
 
@@ -67,7 +67,7 @@ class FewerExperts(Policy):
         rank = np.arange(len(batches.keys)) - batches.batch_start[batch]
         dropped = (batches.phase[batch] == DECODE) & (rank >= keep)
         weight = normalised_weights(batches)
-        plain = LRU().simulate(batches, budgets, per_lookup=True)
+        plain = LRURun(batches, budgets).feed(batches, per_lookup=True)
         if self.params.static:
             return [
                 lossy_cell(
@@ -77,7 +77,7 @@ class FewerExperts(Policy):
             ]
         kept = _without(batches, batch, dropped)
         cells = []
-        for lru, cell in zip(plain, LRU().simulate(kept, budgets, per_lookup=True), strict=True):
+        for lru, cell in zip(plain, LRURun(kept, budgets).feed(kept, per_lookup=True), strict=True):
             hit = np.zeros(len(batches.keys), np.bool_)
             hit[~dropped] = cell.hit
             cells.append(

@@ -215,7 +215,7 @@ def waiting_keys(batches: Batches, bits: np.ndarray) -> np.ndarray:
     if batches.later is None:
         return np.empty(0, np.int64)
     by_rank = np.argsort(batches.later.rank)[np.count_nonzero(batches.later.rank < 0) :]
-    return by_rank[members(bits, len(batches.keys), len(batches.keys) + len(by_rank))]
+    return np.asarray(by_rank[members(bits, len(batches.keys), len(batches.keys) + len(by_rank))])
 
 
 # Waiting intervals are a set of numbers, the positions of the lookups that close them, as in

@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import StateArray, register
-from tracekit.policies.fed import FedPolicy, KernelRun
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
 from tracekit.policies.heap import Heap, look_up, make_room, new_heap, sink
 from tracekit.policies.model import Model
 
@@ -71,7 +71,7 @@ class LRFU(FedPolicy):
             StateArray("touched", "L × E", 4 * keys, "when that was"),
         )
 
-    def start(self, model: Model, budgets: np.ndarray) -> KernelRun:
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
         n_keys = model.n_keys
         return KernelRun(
             budgets,

@@ -32,7 +32,7 @@ class Pin(Policy):
     """LRU that never evicts the hottest experts while another can go.
 
     Which experts are hot is learned on the other turns of the trace, on another trace (``--train``)
-    or taken from a file of counts (``--pin-from``): the share of its layer's selections that an
+    or taken from a file of counts or a trace (``--pin-from``): the share of its layer's selections that an
     expert had, for each of its bytes. The tokens of prompts count as those that were decoded. The
     hottest experts that fit into `share` of the budget are pinned, one after the other; one that
     does not fit is passed over, and one that was never selected is not pinned. `tracekit info`

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import register
-from tracekit.policies.fed import FedPolicy, KernelRun
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
 from tracekit.policies.model import Model
 
 
@@ -42,7 +42,7 @@ class Random(FedPolicy):
     can_bypass = True
     params: RandomParams
 
-    def start(self, model: Model, budgets: np.ndarray) -> KernelRun:
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
         (seeded,) = np.random.SeedSequence(self.params.seed).generate_state(1, np.uint64)
         return KernelRun(
             budgets,

@@ -6,7 +6,7 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import StateArray, register
-from tracekit.policies.fed import FedPolicy, KernelRun
+from tracekit.policies.fed import FedPolicy, KernelRun, Run
 from tracekit.policies.model import Model
 from tracekit.policies.recency import append, new_lists, pop_cold, unlink
 
@@ -49,7 +49,7 @@ class Ring(FedPolicy):
             ),
         )
 
-    def start(self, model: Model, budgets: np.ndarray) -> KernelRun:
+    def start(self, model: Model, budgets: np.ndarray) -> Run:
         n_keys, n_layers = model.n_keys, model.n_layers
         return KernelRun(
             budgets,

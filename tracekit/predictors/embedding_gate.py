@@ -19,6 +19,10 @@ class EmbeddingGate(Predictor):
     needs = ("embedding", "router_matrix", "norm_weight")
     gives_logits = True
 
+    def ranks(self, block: Block) -> np.ndarray:
+        known: np.ndarray = ~np.isnan(block.embedding[:, 0])  # a null one is NaN in all its values
+        return known
+
     def scores(self, block: Block, layer: int) -> np.ndarray:
         mean_square = np.square(block.embedding).mean(axis=1, keepdims=True)
         normalised = block.embedding / np.sqrt(mean_square + np.float32(self.routers.norm_eps))

@@ -100,8 +100,8 @@ class _Task:
 
     def feed(self, piece: Batches) -> None:
         cells = checked(self.policy, piece, self._budgets, self._run.feed(piece), "feed")
-        for tally, cell in zip(self._tallies, cells, strict=True):
-            tally.add(piece, cell)
+        for c, tally in enumerate(self._tallies):
+            tally.add(piece, cells[c])
 
     def rows(self) -> list[Row]:
         return [tally.row() for tally in self._tallies]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tracekit.formats import ExpertCounts, open_counts
+from tracekit.formats import ExpertCounts, as_trace_or_counts
+from tracekit.formats.counts.of_trace import counts_of
 from tracekit.formats.counts.with_model import with_model
 from tracekit.model_files import ModelSizes
 from tracekit.policies.base import Batches, Policy, Popularity
@@ -70,22 +71,29 @@ def _by_turn(batches: Batches, turns: np.ndarray) -> np.ndarray:
 
 
 def counts_for(
-    given: ExpertCounts | str | Path | None, trace: Trace, policies: Iterable[Policy]
+    given: ExpertCounts | Trace | str | Path | None, trace: Trace, policies: Iterable[Policy]
 ) -> ExpertCounts | None:
-    """Return counts, or those of a file, layer by layer as `trace` has them.
+    """Return counts, those of a file or of another trace, layer by layer as `trace` has them.
 
     Raises
     ------
     UsageError
-        No policy goes by counts.
+        No policy goes by counts, or the other trace holds the same routings.
     TraceError
-        There is no such file, it holds no counts, or they are of another model.
+        There is no such file, it is neither counts nor a trace, or it is of another model.
     """
     if given is None:
         return None
     if not any(policy.needs_popularity for policy in policies):
         raise UsageError("--pin-from is for policies that go by counts, such as pin; add one.")
-    counts = given if isinstance(given, ExpertCounts) else open_counts(given)
+    counts = as_trace_or_counts(given)
+    if isinstance(counts, Trace):
+        if counts is trace or counts.digest == trace.digest:
+            raise UsageError(
+                f"{counts.name} holds the routings that are replayed, so what is pinned by it would "
+                "flatter; give --pin-from another trace, or leave it out."
+            )
+        counts = counts_of(counts)
     layers = [{"layer": layer} for layer in trace.moe_layers.tolist()]
     counts = with_model(counts, ModelSizes(trace.facts.model, layers, name=trace.name))
     if missing := sorted(set(trace.moe_layers.tolist()) - set(counts.layers)):

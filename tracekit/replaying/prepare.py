@@ -24,7 +24,7 @@ from tracekit.replaying.batches import batches_of, columns_for, model_of, no_bat
 from tracekit.replaying.budgets import Sizes, budgets_in_bytes
 from tracekit.replaying.counting import Counted, without_first
 from tracekit.replaying.from_disk import can_be_fed, rows_from_disk
-from tracekit.replaying.inputs import Runnable, runnable
+from tracekit.replaying.inputs import Kept, Runnable, runnable
 from tracekit.replaying.loads import Loads
 from tracekit.replaying.memory import is_large
 from tracekit.replaying.notes import (
@@ -98,8 +98,9 @@ def prepare(
     train: Trace | None = None,
     skip: int = 0,
     warm: Trace | None = None,
-    pin_from: ExpertCounts | str | Path | None = None,
+    pin_from: ExpertCounts | Trace | str | Path | None = None,
     from_disk: bool | None = None,
+    kept: Kept | None = None,
 ) -> Prepared:
     """Do all of a replay that comes before its cells; arguments and errors are those of `replay`."""
     seed = whole("seed", seed, 0)
@@ -148,7 +149,7 @@ def prepare(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(model, trace.budget_bytes, *sizes)
-    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to its bound is part of every row, so the bounds are always replayed.

@@ -9,6 +9,7 @@ from tracekit.arguments import whole
 from tracekit.formats import ExpertCounts
 from tracekit.policies import Policy
 from tracekit.replaying.budgets import Sizes
+from tracekit.replaying.inputs import Kept
 from tracekit.replaying.prepare import DEFAULT_POLICIES, Prepared, prepare
 from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row
@@ -40,8 +41,9 @@ def replay(
     train: Trace | None = None,
     skip: int = 0,
     warm: Trace | None = None,
-    pin_from: ExpertCounts | str | Path | None = None,
+    pin_from: ExpertCounts | Trace | str | Path | None = None,
     from_disk: bool | None = None,
+    kept: Kept | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ReplayResult:
     """Replay a trace under cache policies at several budgets.
@@ -99,13 +101,16 @@ def replay(
         A trace of the same model that is replayed first, under the same policy and budget, and
         counts in no figure: it fills the cache. A policy that acts on a prediction does so there
         too.
-    pin_from : ExpertCounts, str or Path, optional
-        How often each expert was used, or a file that says so: policies such as `pin` go by these
-        counts and not by what they would learn.
+    pin_from : ExpertCounts, Trace, str or Path, optional
+        How often each expert was used, another trace of the same model, or a file of either: policies
+        such as `pin` go by these counts and not by what they would learn.
     from_disk : bool, optional
         Read the trace piece by piece and hold none of it, for policies that can be fed so. By
         default only where it would take a quarter of the memory of this machine or more. Figures are
         the same. A policy that cannot holds it in memory, and a note says so.
+    kept : dict, optional
+        What predictors guess, where the replay leaves it, for other replays of the same trace with the
+        same `seed` and `train`.
     progress : callable, optional
         Called with (done, total) as cells get done.
 
@@ -118,8 +123,9 @@ def replay(
     ------
     UsageError
         A policy or parameter is unknown, a number is out of its range, there is nothing to validate
-        against, no policy goes by `pin_from`, `time` is no fit, `skip` leaves nothing to count, or
-        `from_disk` is asked for with what needs the whole run: `validate`, `time` or `warm`.
+        against, no policy goes by `pin_from` or it holds the routings of `trace`, `time` is no fit,
+        `skip` leaves nothing to count, or `from_disk` is asked for with what needs the whole run:
+        `validate`, `time` or `warm`.
     TraceError
         The sizes of only some layers' experts are known, or `warm`, `pin_from` or the fit is of
         another model.
@@ -147,6 +153,7 @@ def replay(
         warm=warm,
         pin_from=pin_from,
         from_disk=from_disk,
+        kept=kept,
     )
     return work.result(_rows_of_all(work, threads, progress))
 

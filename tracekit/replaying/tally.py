@@ -146,9 +146,9 @@ class Tally:
         )
 
     def _layers(self) -> tuple[LayerRow, ...]:
-        of_layers = self._sums.T.tolist()
-        if self._limit is not None:  # there is no limit of one layer
-            of_layers = [[lookups, decode, *[None] * 4] for lookups, decode, *_ in of_layers]
+        # There is no limit of one layer.
+        known = 6 if self._limit is None else 2
+        of_layers = [[*each[:known], *[None] * (6 - known)] for each in self._sums.T.tolist()]
         return tuple(
             LayerRow(layer=layer, **totals(figures[0::2], figures[1::2]))
             for layer, figures in zip(self._model.layer_ids.tolist(), of_layers, strict=True)

@@ -36,13 +36,14 @@ class Warm:
         """
         from tracekit.scoring.usable import check_other  # it loads all predictors
 
-        check_other(trace, warm, "warm up", "are replayed, so what it leaves in the cache")
+        wrong = "{} cannot fill the cache for {}"
+        check_other(trace, warm, wrong, "what it leaves in the cache")
         first = build_batches(warm, batches.weights is not None, batches.bypass, equal_sizes=True)
         both_sized = first.sized and batches.sized
         if both_sized and not np.array_equal(first.expert_bytes, batches.expert_bytes):
             raise TraceError(
-                f"{warm.name} cannot warm up for {trace.name}: its experts have other sizes; warm up "
-                "on a trace of the same model file."
+                f"{wrong.format(warm.name, trace.name)}: its experts have other sizes; give a trace of "
+                "the same model file."
             )
         # Sizes that only one of the two gives are those of both.
         first = replace(first, expert_bytes=batches.expert_bytes, sized=batches.sized)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tracekit.predictors import Predictor
+from tracekit.predictors import PREDICTORS, Predictor
 from tracekit.routing.blocks import BLOCK_TOKENS, Block
 from tracekit.scoring.training import Entry, Training, silent_overflow
 from tracekit.scoring.usable import columns_to_read
@@ -110,27 +110,35 @@ def rank_layer(
         return None
     with silent_overflow():
         scores = predictor.scores(block, layer)
-        _check(predictor, block, layer, scores[tokens], block.step[tokens])
+        _check(predictor, block, layer, scores, tokens)
         if not predictor.gives_logits:
             return Ranking(tokens, scores, scores)
         return Ranking(tokens, scores, predictor.routers.selection_scores(layer, scores))
 
 
 def _check(
-    predictor: Predictor, block: Block, layer: int, scores: np.ndarray, step: np.ndarray
+    predictor: Predictor, block: Block, layer: int, scores: np.ndarray, tokens: np.ndarray
 ) -> None:
-    """Refuse scores that are not numbers; the sentence says of which token and layer."""
-    bad = np.isnan(scores).any(axis=1)
+    """Refuse scores of `tokens` that are not numbers; the sentence says of which token and layer."""
+    bad = np.isnan(scores).any(axis=1) & tokens
     if not bad.any():
         return
+    first = int(bad.argmax())
     source = layer - predictor.horizon if predictor.has_horizon else layer
     number = predictor.routers.layer_ids[source]
-    what = (
-        "the gate input is missing or not a number"
-        if "gate_input" in predictor.needs
-        else f"{predictor.name} gave a score that is not a number"
-    )
+    place = f"In turn {block.turn}, step {block.step[first]}, layer {number}"
+    needs_gate = "gate_input" in predictor.needs
+    if needs_gate and not np.isfinite(block.gate_input[first, source]).all():
+        raise TraceError(
+            f"{place}, the gate input is missing or not a number; leave the predictors that need it "
+            "out, or record the trace again."
+        )
+    if type(predictor) in [*PREDICTORS]:
+        raise TraceError(
+            f"{place}, {predictor.name} gave a score that is not a number; leave it out, or record the "
+            "trace again."
+        )
     raise TraceError(
-        f"In turn {block.turn}, step {step[bad.argmax()]}, layer {number}, {what}; leave the "
-        "predictors that need it out, or record the trace again."
+        f"{place}, {predictor.name} gave a score that is not a number (NaN); its `scores` must give a "
+        "number for every expert of each token that it ranks."
     )

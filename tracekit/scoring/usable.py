@@ -30,11 +30,14 @@ class NeededColumn:
         What it holds.
     option : str or None
         The option of ``tracekit record`` that leaves it out.
+    import_flags : str or None
+        The options of ``tracekit import`` that take it from the model's file.
     """
 
     file: str
     in_words: str
     option: str | None = None
+    import_flags: str | None = None
 
 
 NEEDED_COLUMNS = {
@@ -42,9 +45,11 @@ NEEDED_COLUMNS = {
     "logits": NeededColumn("routing", "router logits", "--no-logits"),
     "gate_input": NeededColumn("routing", "gate inputs", "--no-gate-inputs"),
     "token": NeededColumn("steps", "token ids"),
-    "embedding": NeededColumn("steps", "token embeddings", "--no-gate-inputs"),
-    "router_matrix": NeededColumn("layers", "router matrices"),
-    "norm_weight": NeededColumn("layers", "norm weights"),
+    "embedding": NeededColumn(
+        "steps", "token embeddings", "--no-gate-inputs", "--model PATH --embeddings"
+    ),
+    "router_matrix": NeededColumn("layers", "router matrices", import_flags="--model PATH"),
+    "norm_weight": NeededColumn("layers", "norm weights", import_flags="--model PATH"),
 }
 
 
@@ -74,6 +79,9 @@ def missing_column_sentence(trace: Trace, names: Sequence[str], column: str) -> 
     how = "`tracekit record` writes it"
     if needed.option and trace.facts.source == "recorded":
         how = f"record without {needed.option}"
+    elif needed.import_flags and trace.facts.source == "imported":
+        command = f"tracekit import TRACE {needed.import_flags} -o NAME.trace"
+        how = f"`{command}` takes it from the model's file"
     elif needed.option:
         how = "`tracekit record` writes it unless told not to"
     *others, last = names
@@ -125,19 +133,19 @@ def why_unusable(
 
 def check_training(trace: Trace, train: Trace) -> None:
     """Refuse to learn on a trace of another model, and on the trace that is scored."""
-    check_other(trace, train, "train", "are scored, so what is learned on it")
+    check_other(trace, train, "What is learned on {} says nothing of {}", "what is learned on it")
 
 
-def check_other(trace: Trace, other: Trace, verb: str, same: str) -> None:
+def check_other(trace: Trace, other: Trace, verdict: str, what: str) -> None:
     """Refuse `other` if it is of another model than `trace`, or holds the same routings.
 
     Parameters
     ----------
     trace, other : Trace
-    verb : str
-        What `other` is there for: ``"train"``.
-    same : str
-        What is wrong if it holds the same routings: that they ``"are … , so …"`` would flatter.
+    verdict : str
+        What is wrong with another model, with places for the names of `other` and of `trace`.
+    what : str
+        What would flatter if it held the same routings.
 
     Raises
     ------
@@ -146,20 +154,18 @@ def check_other(trace: Trace, other: Trace, verb: str, same: str) -> None:
     UsageError
         It holds the same routings.
     """
+    wrong = verdict.format(other.name, trace.name)
     a, b = trace.facts.model, other.facts.model
     for name in ("n_expert", "top_k", "n_embd"):
         if getattr(a, name) != getattr(b, name):
             raise TraceError(
-                f"{other.name} cannot {verb} for {trace.name}: its model has {name} = "
-                f"{getattr(b, name)}, not {getattr(a, name)}; {verb} on a trace of the same model."
+                f"{wrong}: its model has {name} = {getattr(b, name)}, not {getattr(a, name)}; give a "
+                "trace of the same model."
             )
     if not np.array_equal(trace.moe_layers, other.moe_layers):
-        raise TraceError(
-            f"{other.name} cannot {verb} for {trace.name}: its MoE layers are others; {verb} on a "
-            "trace of the same model."
-        )
+        raise TraceError(f"{wrong}: its MoE layers are others; give a trace of the same model.")
     if other is trace or other.digest == trace.digest:
         raise UsageError(
-            f"{other.name} holds the routings that {same} would flatter; "
-            f"{verb} on another trace, or leave it out."
+            f"{other.name} holds the same routings as {trace.name}, so {what} would flatter; give "
+            "another trace, or none."
         )

@@ -5,7 +5,7 @@ and says of each claim whether it holds.
 """
 
 from tracekit.studies.claims import Verdict
-from tracekit.studies.find import trace_paths
+from tracekit.studies.find import measured_paths, trace_paths
 from tracekit.studies.finished import FinishedWork
 from tracekit.studies.former import is_former_result
 from tracekit.studies.run import StudyResult, sweep
@@ -17,6 +17,7 @@ __all__ = [
     "StudyResult",
     "Verdict",
     "is_former_result",
+    "measured_paths",
     "read_study",
     "sweep",
     "trace_paths",

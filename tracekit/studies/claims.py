@@ -28,7 +28,7 @@ class Verdict:
     claim : Claim
     holds : bool
     figures : float64 [rows]
-        One for each row that the claim is about, in the unit of the claim.
+        One for each row that the claim is about, in its unit; one in all if it takes their median or mean.
     summary : str
         The figures in words: ``"44.1 % to 61.9 % (5 rows)"``.
     """
@@ -60,8 +60,14 @@ def decide(claim: Claim, result: pd.DataFrame) -> Verdict:
             figures = figures / _partners(claim, rows, result, claim.over)
     if claim.unit is not None:
         figures = UNITS[claim.unit] * figures
+    n_rows = len(figures)
+    if claim.take is not None:
+        taken = np.median(figures) if claim.take == "median" else np.mean(figures)
+        figures = np.array([taken])
     failed = ~_within_limits(claim, figures)
     summary = _in_words(claim, figures, failed)
+    if claim.take is not None:
+        summary = f"{claim.take} {summary} of {n_rows} rows"
     return Verdict(claim, not failed.any(), figures, summary)
 
 

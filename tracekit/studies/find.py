@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 from tracekit import datasets
+from tracekit.figures import joined
 from tracekit.formats import open_any
 from tracekit.replaying.agreement import verified
 from tracekit.studies.files import TraceFile
-from tracekit.studies.spec import Study, TraceSpec
+from tracekit.studies.spec import Study
 from tracekit.trace import Trace, TracekitError
+from tracekit.trace.urls import is_url
 
 TRACES_VARIABLE = "TRACEKIT_TRACES"
 
@@ -45,22 +47,40 @@ def trace_files(study: Study, folder: str | Path | None = None) -> dict[str, Tra
 
 def trace_paths(study: Study, folder: str | Path | None = None) -> dict[str, Path]:
     """Return where each trace of `study` is; arguments and errors are those of `open_traces`."""
-    folder = folder or os.environ.get(TRACES_VARIABLE)
-    return {
-        name: _locate(study, spec, Path(folder) if folder else None)
-        for name, spec in study.traces.items()
-    }
+    found = {}
+    for name, spec in study.traces.items():
+        (found[name],) = _locate(study, [spec.file], spec.source, folder)
+    return found
 
 
-def _locate(study: Study, spec: TraceSpec, folder: Path | None) -> Path:
-    if spec.file.startswith(datasets.PREFIX):
-        return datasets.resolve(spec.file)
-    if spec.source is None:
-        return study.path.parent / spec.file
-    if folder is None or not (folder / spec.file).exists():
-        not_there = "" if folder is None else f" It is not in {folder}."
+def measured_paths(study: Study, folder: str | Path | None = None) -> dict[str, tuple[Path, Path]]:
+    """Return where the tables of measured runs and of their tokens are; errors as of `open_traces`."""
+    found = {}
+    for name, spec in study.measured.items():
+        runs, tokens = _locate(study, [spec.runs, spec.tokens], spec.source, folder)
+        found[name] = runs, tokens
+    return found
+
+
+def _locate(
+    study: Study, files: list[str], source: str | None, fetched: str | Path | None
+) -> list[Path]:
+    if source is None:
+        return [
+            datasets.resolve(file)
+            if file.startswith(datasets.PREFIX) or is_url(file)
+            else study.path.parent / file
+            for file in files
+        ]
+    named = fetched or os.environ.get(TRACES_VARIABLE)
+    folder = Path(named) if named else None
+    lacks = [file for file in files if folder is None or not (folder / file).exists()]
+    if folder is None or lacks:
+        one = len(lacks) == 1
+        not_there = f" {'It is' if one else 'They are'} not in {folder}." if folder else ""
         raise TracekitError(
-            f"{study.path} needs {spec.file}, which does not come with tracekit: get it from "
-            f"{spec.source}, and name its folder with --traces or {TRACES_VARIABLE}.{not_there}"
+            f"{study.path} needs {joined(lacks)}, which {'does' if one else 'do'} not come with tracekit: "
+            f"get {'it' if one else 'them'} from {source}, and name the folder with --traces or "
+            f"{TRACES_VARIABLE}.{not_there}"
         )
-    return folder / spec.file
+    return [folder / file for file in files]

@@ -22,6 +22,7 @@ from tracekit.studies.find import open_traces, trace_files
 from tracekit.studies.finished import FinishedWork
 from tracekit.studies.local import run_here
 from tracekit.studies.spec import Study, read_study
+from tracekit.studies.transfers import measured_runs, transferred
 from tracekit.studies.units import units_of
 from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace, UsageError
@@ -163,6 +164,7 @@ def sweep(
     opened: Mapping[str, Trace | TraceFile] = (
         open_traces(study, traces) if executor is None else trace_files(study, traces)
     )
+    measured = measured_runs(study, traces)
     if isinstance(finished, str | Path):
         finished = FinishedWork(finished)
     courses = [
@@ -171,7 +173,7 @@ def sweep(
         for name in run.traces or opened
         for unit in units_of(name, opened[name], opened.get(run.warm), run)
     ]
-    if not courses:
+    if not courses and not study.transfers:
         raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
     try:
         if executor is None:
@@ -182,7 +184,15 @@ def sweep(
         if finished is not None:
             finished.close()
     parts = [course.part for course in courses if course.part is not None]
-    frame = _combined([part.frame for part in parts])
+    frame = _combined(
+        [
+            *(part.frame for part in parts),
+            *(
+                transferred(each, measured[each.measured]).assign(trace=each.measured)
+                for each in study.transfers
+            ),
+        ]
+    )
     verdicts = [decide(claim, frame) for claim in study.claims]
     warnings = {name: trace.warnings for name, trace in opened.items()}
     for part in parts:
@@ -203,7 +213,8 @@ def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:
         name for name in ("bypass", "skip", "warm") if name in frame and not _is_used(frame[name])
     ]
     frame = frame.drop(columns=unused)
-    first = [name for name in ("trace", "policy", "predictor", "params", "seed") if name in frame]
+    leading = ("trace", "transfer", "policy", "predictor", "params", "seed")
+    first = [name for name in leading if name in frame]
     return frame[[*first, *(name for name in frame if name not in first)]]
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tracekit.figures import quoted
+from tracekit.timing.facts import NAMES as FACTS
 from tracekit.trace.build import Dataclass, build, shown
 from tracekit.trace.errors import UsageError
 
 T = TypeVar("T", bound=Dataclass)
 
+TAKES = ("median", "mean")
 UNITS = {"percent": 100.0, "MiB": 1 / 2**20}
 MOST_DECIMALS = 15  # a float has no more
 COMPARISONS = ("equals", "at_least", "at_most", "above", "below")
@@ -40,6 +42,57 @@ class TraceSpec:
     name: str
     file: str
     source: str | None = None
+
+
+@dataclass(frozen=True)
+class MeasuredSpec:
+    """Measured runs of which a study has the times, and no traces: ``[measured.NAME]``.
+
+    Attributes
+    ----------
+    name : str
+        What transfers call them.
+    runs : str
+        A table with a row for each run, its name in the column ``run``; as `TraceSpec.file`.
+    tokens : str
+        A table with a row for each decoded token, in order: ``run``, ``wall_ms``, ``read_bytes``.
+    source : str or None
+        Where to get both, if they have to be fetched.
+    facts : mapping
+        Which column of `runs` has which fact that `tracekit.timing.fit` takes: ``lanes = "io_lanes"``.
+    """
+
+    name: str
+    runs: str
+    tokens: str
+    source: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Times of measured runs that are carried over to others, given their bytes: ``[[transfer]]``.
+
+    Attributes
+    ----------
+    name : str
+        What claims call it.
+    measured : str
+        Name of the measured runs.
+    calibrated, predicted : list of str
+        Each of the first predicts each of the second, and none itself.
+    given : mapping
+        Facts of all these runs that the table does not have: ``ram_mib = 11366``.
+    ignore : list of str
+        Facts that are not compared.
+    """
+
+    name: str
+    measured: str
+    calibrated: list[str]
+    predicted: list[str]
+    given: Mapping[str, Any] = field(default_factory=dict)
+    ignore: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -112,6 +165,8 @@ class Claim:
     minus, over : mapping or None
         Compare each row with the row that differs from it in these columns, by difference or by
         ratio.
+    take : str or None
+        ``"median"`` or ``"mean"``: the claim is about that of all these figures, and not about each.
     unit : str or None
         In which the figure is compared and printed: ``"percent"`` for a rate, ``"MiB"`` for bytes.
     equals : float or list of float or None
@@ -128,6 +183,7 @@ class Claim:
     of: Mapping[str, Any]
     minus: Mapping[str, Any] | None = None
     over: Mapping[str, Any] | None = None
+    take: str | None = None
     unit: str | None = None
     equals: float | list[float] | None = None
     decimals: int | None = None
@@ -150,6 +206,8 @@ class Study:
     traces : dict of str to TraceSpec
     runs : list of Run
     claims : list of Claim
+    measured : dict of str to MeasuredSpec
+    transfers : list of Transfer
     """
 
     path: Path
@@ -158,6 +216,8 @@ class Study:
     traces: dict[str, TraceSpec]
     runs: list[Run]
     claims: list[Claim]
+    measured: dict[str, MeasuredSpec] = field(default_factory=dict)
+    transfers: list[Transfer] = field(default_factory=list)
 
     @property
     def result_path(self) -> Path:
@@ -186,16 +246,25 @@ def read_study(path: str | Path) -> Study:
         name: _read(TraceSpec, {"name": name, **entry}, f"{path}: [traces.{name}]")
         for name, entry in document.traces.items()
     }
-    runs, claims = [], []
+    measured = {
+        name: _read(MeasuredSpec, {"name": name, **entry}, f"{path}: [measured.{name}]")
+        for name, entry in document.measured.items()
+    }
+    runs, claims, transfers = [], [], []
     for number, entry in enumerate(document.run, 1):
         where = f"{path}: [[run]] {number}"
         runs.append(_read(Run, entry, where))
         _check_run(runs[-1], traces, where)
+    for number, entry in enumerate(document.transfer, 1):
+        where = f"{path}: [[transfer]] {number}"
+        transfers.append(_read(Transfer, entry, where))
+        _check_transfer(transfers[-1], measured, where)
     for number, entry in enumerate(document.claim, 1):
         where = f"{path}: [[claim]] {number}"
         claims.append(_read(Claim, entry, where))
         _check_claim(claims[-1], where)
-    return Study(path, document.title, document.about.strip(), traces, runs, claims)
+    about = document.about.strip()
+    return Study(path, document.title, about, traces, runs, claims, measured, transfers)
 
 
 @dataclass(frozen=True)
@@ -203,8 +272,10 @@ class _Document:
     """The file of a study, its tables not read yet."""
 
     title: str
-    traces: dict[str, dict[str, Any]]
-    run: list[dict[str, Any]]
+    traces: dict[str, dict[str, Any]] = field(default_factory=dict)
+    run: list[dict[str, Any]] = field(default_factory=list)
+    measured: dict[str, dict[str, Any]] = field(default_factory=dict)
+    transfer: list[dict[str, Any]] = field(default_factory=list)
     claim: list[dict[str, Any]] = field(default_factory=list)
     about: str = ""
 
@@ -260,11 +331,23 @@ def _check_run(run: Run, traces: Collection[str], where: str) -> None:
         )
 
 
+def _check_transfer(transfer: Transfer, measured: Collection[str], where: str) -> None:
+    if transfer.measured not in measured:
+        raise UsageError(
+            f"{where} names measured runs {shown(transfer.measured)}; there are {quoted(measured)}."
+        )
+    unknown = {*transfer.given, *transfer.ignore} - {*FACTS}
+    if unknown:
+        raise UsageError(f"{where} has no fact {quoted(unknown)}; it may have {quoted(FACTS)}.")
+
+
 def _check_claim(claim: Claim, where: str) -> None:
     if all(getattr(claim, name) is None for name in COMPARISONS):
         raise UsageError(f"{where} claims nothing; it needs one of {quoted(COMPARISONS)}.")
     if claim.unit not in (None, *UNITS):
         raise UsageError(f"{where} has no unit {shown(claim.unit)}; there are {quoted(UNITS)}.")
+    if claim.take not in (None, *TAKES):
+        raise UsageError(f"{where} cannot take {shown(claim.take)}; it may take {quoted(TAKES)}.")
     if claim.decimals is not None and not 0 <= claim.decimals <= MOST_DECIMALS:
         raise UsageError(
             f"{where}: decimals = {shown(claim.decimals)} must be from 0 to {MOST_DECIMALS}."

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tracekit.figures import MIB, NONE
+from tracekit.figures import MIB, NONE, joined
 from tracekit.table import Column, render
 from tracekit.timing.effect import START_TOKENS, Effect, effect_of
+from tracekit.timing.facts import mem_floor_mib
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError, TraceError
+from tracekit.trace.facts import CAPTURES
 from tracekit.trace.schema import DECODE
 
 ORDERS = ("ABBA", "ABAB")
@@ -41,6 +43,8 @@ class ComparedRun:
         The median and the mean token after the first ones; what the mean token read.
     against_all : float
         By which fraction its typical token takes longer than the same tokens do on average.
+    mem_floor_mib : float or None
+        The least memory that was available.
     """
 
     name: str
@@ -50,6 +54,7 @@ class ComparedRun:
     mean_ms: float
     read_mib: float | None
     against_all: float
+    mem_floor_mib: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +112,13 @@ class Comparison:
             ),
             Column("against all runs\n%", lambda r: f"{100 * r.against_all:+.1f}"),
         ]
+        if any(run.mem_floor_mib is not None for run in self.runs):
+            runs.append(
+                Column(
+                    "least memory\navailable MiB",
+                    lambda r: NONE if r.mem_floor_mib is None else f"{r.mem_floor_mib:,.0f}",
+                )
+            )
         parts: list[Column[tuple[str, float]]] = [
             Column("B less A", lambda p: p[0], left=True),
             Column("ms", lambda p: f"{p[1]:+.3f}"),
@@ -196,6 +208,7 @@ def compare(traces: Sequence[Trace], order: str = "ABBA") -> Comparison:
             f"{len(traces)} runs are no whole number of A B B A, so a drift over the runs does not "
             "cancel."
         )
+    notes += _of_capture(traces)
     runs = [
         ComparedRun(
             name=trace.name,
@@ -205,10 +218,25 @@ def compare(traces: Sequence[Trace], order: str = "ABBA") -> Comparison:
             mean_ms=float(wall_ms[r].mean()),
             read_mib=None if read_mib is None else float(read_mib[r].mean()),
             against_all=float(np.expm1(effect.by_run[r])),
+            mem_floor_mib=mem_floor_mib(trace),
         )
         for r, trace in enumerate(traces)
     ]
     return Comparison(runs, effect, slope, wall_ms.shape[1], notes)
+
+
+def _of_capture(traces: Sequence[Trace]) -> list[str]:
+    """Say which runs copied what others did not: that takes time, too."""
+    captured = [trace.facts.captured for trace in traces]
+    found = []
+    for name, called in CAPTURES.items():
+        having = [t.name for t, each in zip(traces, captured, strict=True) if name in (each or ())]
+        if None not in captured and 0 < len(having) < len(traces):
+            found.append(
+                f"{called.capitalize()} were copied in {joined(having)} alone; what that took is part of "
+                "the difference."
+            )
+    return found
 
 
 def _times(trace: Trace) -> np.ndarray:

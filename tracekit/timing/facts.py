@@ -34,6 +34,8 @@ class RunFacts:
         Whether experts that the router selected were left out.
     top_k : int or None
         Experts that a token used at a layer.
+    captured : tuple of str or None
+        What was copied out of the model while it was timed.
 
     None: not known.
     """
@@ -45,6 +47,7 @@ class RunFacts:
     mode: str | None = None
     lossy: bool | None = None
     top_k: int | None = None
+    captured: tuple[str, ...] | None = None
 
     def given(self) -> dict[str, Any]:
         """Return what is known, by name."""
@@ -67,6 +70,8 @@ def facts_of(given: dict[str, Any]) -> RunFacts:
 
 
 def _checked(name: str, value: Any) -> Any:
+    if name == "captured":
+        return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if name == "mode":
@@ -97,14 +102,26 @@ def facts_of_trace(trace: Trace) -> dict[str, Any]:
     """Return what a trace says of its run, by the names of `RunFacts`.
 
     A recorder or importer may have left ``ram_mib``, ``mem_floor_mib`` and ``mode`` among its notes.
+    The floor is else the least memory that was available after a pass.
     """
     engine, notes = trace.facts.engine, trace.facts.notes
     known: dict[str, Any] = {"top_k": trace.top_k}
     if engine is not None:
+        known["lossy"] = False if engine.name == "tracekit" else None  # it leaves nothing out
         known["cache_mib"] = None if engine.cache_bytes is None else engine.cache_bytes / MIB
         known["lanes"] = engine.io_threads
     if trace.has("dropped"):
         known["lossy"] = bool((trace.routing(["dropped"])["dropped"] == 1).any())
-    for name in ("ram_mib", "mem_floor_mib", "mode"):
-        known[name] = notes.get(name)
+    known["mem_floor_mib"] = mem_floor_mib(trace)
+    known |= {name: notes[name] for name in ("ram_mib", "mem_floor_mib", "mode") if name in notes}
+    if trace.facts.captured is not None:
+        known["captured"] = tuple(trace.facts.captured)
     return known
+
+
+def mem_floor_mib(trace: Trace) -> float | None:
+    """Return the least memory that was available after a pass; None where the trace does not say."""
+    if not trace.has_steps("mem_available_bytes"):
+        return None
+    available = trace.steps(["mem_available_bytes"])["mem_available_bytes"]
+    return float(available[available >= 0].min() / MIB)

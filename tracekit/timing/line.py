@@ -3,19 +3,22 @@
 In: what `tracekit.timing.fit` found. Out: figures of the run itself. Nothing here predicts another.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from tracekit.figures import joined
 from tracekit.timing.facts import RunFacts
 from tracekit.timing.huber import huber_line
 from tracekit.timing.spread import Draws, RunSpread, draws_of, evenly
 from tracekit.timing.times import ADVISED, Times
-from tracekit.trace.facts import ModelFacts
+from tracekit.trace.facts import CAPTURES, ModelFacts
 
 _SLOWEST = 0.95  # quantile up to which tokens count for R²
 _LEAST_R2 = 0.1
+_MANY_FAULTING = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +134,23 @@ class Line:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of any prediction needs to know."""
+        return tuple(self._notes())
+
+    def _notes(self) -> Iterator[str]:
         n = len(self.times.wall_ms)
-        few = (
-            f"{self.name} has {n} decoded tokens; {ADVISED} or more are better: from 64, the cost of a "
-            "MiB was off by 4 % in the median, and by 17 % in one run of ten.",
-        )
-        return few if n < ADVISED else ()
+        if n < ADVISED:
+            yield (
+                f"{self.name} has {n} decoded tokens; {ADVISED} or more are better: from 64, the cost of "
+                "a MiB was off by 4 % in the median, and by 17 % in one run of ten."
+            )
+        faulting = self.times.faulting_share
+        if faulting is not None and faulting > _MANY_FAULTING:
+            yield (
+                f"In {100 * faulting:.0f} % of the tokens of {self.name} a page had to be read from "
+                "storage (major faults), as where memory is short; what that took is part of their times."
+            )
+        if self.facts.captured:
+            yield (
+                f"{joined([CAPTURES[name] for name in self.facts.captured]).capitalize()} were copied out "
+                f"of the model while {self.name} was recorded; what that took is part of its times."
+            )

@@ -147,6 +147,36 @@ def predict(
     return replace(prediction, refusals=_said(found), notes=notes)
 
 
+@dataclass(frozen=True, eq=False)
+class Band:
+    """How long a token takes by what it reads, each float64 [N] in milliseconds.
+
+    Attributes
+    ----------
+    typical_ms : float64 [N]
+        The median of tokens that read so much.
+    low_ms, high_ms : float64 [N]
+        The 95 % interval of that median, in another run.
+    p5_ms, p95_ms : float64 [N]
+        One token in twenty is faster, and one in twenty slower.
+    """
+
+    typical_ms: np.ndarray
+    low_ms: np.ndarray
+    high_ms: np.ndarray
+    p5_ms: np.ndarray
+    p95_ms: np.ndarray
+
+
+def band(fit: Line, read_mib: np.ndarray) -> Band:
+    """Return how long a token takes that reads each of `read_mib`, float64 [N]; no refusal is heeded."""
+    p5, middle, p95 = np.quantile(fit.residuals, [0.05, 0.5, 0.95])
+    line = fit.a_ms + fit.b_ms_per_mib * read_mib
+    typical = line + middle
+    width = _width(fit, np.maximum(typical, 1e-300), read_mib)
+    return Band(typical, typical / width, typical * width, line + p5, line + p95)
+
+
 def _said(found: Sequence[Refusal]) -> tuple[str, ...]:
     return tuple(each.says for each in found)
 
@@ -196,6 +226,11 @@ def _quantiles(fit: Line, reading_ms: np.ndarray) -> tuple[float, float]:
 
 def _interval(fit: Line, ms: float, read_mib: float) -> tuple[float, float]:
     """Return the 95 % interval around `ms`: another draw of tokens, and another run."""
-    of_fit = fit.draws.sd_ms(read_mib) / ms
-    width = float(np.exp(Z_95 * np.hypot(of_fit, fit.spread.sd_log)))
+    width = float(_width(fit, np.array(ms), np.array(read_mib)))
     return ms / width, ms * width
+
+
+def _width(fit: Line, ms: np.ndarray, read_mib: np.ndarray) -> np.ndarray:
+    """Return by which factor times around `ms` may be off, in a 95 % interval."""
+    of_fit = fit.draws.sd_ms(read_mib) / ms
+    return np.asarray(np.exp(Z_95 * np.hypot(of_fit, fit.spread.sd_log)))

@@ -78,10 +78,12 @@ class Draws:
     middle_ms: np.ndarray
     shrink: float
 
-    def sd_ms(self, read_mib: float) -> float:
-        """Return the standard deviation of what the draws say of a token that reads `read_mib`."""
-        of_draws = self.a_ms + self.b_ms_per_mib * read_mib + self.middle_ms
-        return float(of_draws.std(ddof=1)) * self.shrink
+    def sd_ms(self, read_mib: float | np.ndarray) -> np.ndarray:
+        """Return the standard deviation of what the draws say of tokens that read `read_mib`."""
+        (of_level, both), (_, of_slope) = np.cov(self.a_ms + self.middle_ms, self.b_ms_per_mib)
+        x = np.asarray(read_mib)
+        variance = of_level + 2 * both * x + of_slope * x * x
+        return np.asarray(np.sqrt(np.maximum(variance, 0.0)) * self.shrink)
 
 
 def draws_of(times: Times, line: tuple[float, float], seed: int = 0) -> Draws:

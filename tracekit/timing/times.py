@@ -3,7 +3,7 @@
 In: arrays or a trace. Out: `Times`. Nothing here knows what is made of them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,16 @@ class Times:
     read_mib : float64 [T]
     wait_ms : float64 [T] or None
         For how long each token waited for reads; None where the run does not say.
+    faulting_share : float or None
+        Of which share of the tokens a page had to be read from storage (a major fault); None where the
+        run does not say.
     """
 
     name: str
     wall_ms: np.ndarray
     read_mib: np.ndarray
     wait_ms: np.ndarray | None = None
+    faulting_share: float | None = None
 
 
 def times_of(name: str, wall_ms: Any, read_bytes: Any, wait_ms: Any = None) -> Times:
@@ -141,4 +145,8 @@ def times_of_trace(trace: Trace) -> Times:
     stalled, read_for = columns["stall_ms"][decoded], columns["io_ms"][decoded]
     wait = stalled if np.nan_to_num(stalled).any() else read_for
     has_wait = len(wait) and bool((np.isfinite(wait) & (wait >= 0)).all()) and bool(wait.any())
-    return times_of(trace.name, wall, read, wait if has_wait else None)
+    times = times_of(trace.name, wall, read, wait if has_wait else None)
+    faults = trace.steps(["major_faults"])["major_faults"][decoded]
+    return (
+        times if (faults < 0).any() else replace(times, faulting_share=float((faults > 0).mean()))
+    )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tracekit.trace.columns import elements, valid_mask
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
-from tracekit.trace.schema import DECODE, PREFETCHED
+from tracekit.trace.schema import DECODE, LAYER_TIMES, PREFETCHED, SINCE_VERSION_3
 
 # Rows compared at a time: keeps the temporaries of a check small.
 CHUNK = 1 << 18
@@ -273,4 +273,5 @@ _CHECKS: dict[str, Callable[[Column, ModelFacts], None]] = {
     **dict.fromkeys(
         ("token", "wall_ms", "io_ms", "stall_ms", "read_bytes", "lookups", "hits"), _check_amount
     ),
+    **dict.fromkeys((*LAYER_TIMES, *SINCE_VERSION_3), _check_amount),
 }

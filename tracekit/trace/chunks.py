@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace.checks import Locate
-from tracekit.trace.columns import to_table
+from tracekit.trace.chunk_tables import UNKNOWN, steps_table
+from tracekit.trace.columns import to_numpy
 from tracekit.trace.errors import TraceError
-from tracekit.trace.passes import kept_steps
-from tracekit.trace.schema import MAY_BE_ABSENT, routing_schema, steps_schema
+from tracekit.trace.schema import MAY_BE_ABSENT
 
 PLACE = ("turn", "pass", "phase", "step", "layer")
 OF_ROUTINGS = (*MAY_BE_ABSENT, "logits", "gate_input")
@@ -25,6 +25,8 @@ _LIMITS = {"turn": (1 << 31) - 1, "phase": 255, "layer": (1 << 15) - 1, "step": 
 @dataclass(frozen=True)
 class Routings:
     """Some whole passes of a run: one row for each token at each MoE layer, in any order.
+
+    Only a pass of a prompt may be cut, where it is too large to be in memory at once: see `continues`.
 
     Attributes
     ----------
@@ -52,6 +54,9 @@ class Routings:
         0: the row's token did not stay. What a later pass takes back need not be marked.
     locate : callable, optional
         Maps (row, slot) of this chunk to the words that tell a user where that is in the source.
+    continues : bool
+        The chunk goes on with the last pass of the one before, a prefill, and has no other. Its rows
+        follow those before in the order by (layer, step).
     """
 
     turn: np.ndarray
@@ -68,6 +73,7 @@ class Routings:
     token: np.ndarray | None = None
     kept: np.ndarray | None = None
     locate: Locate | None = None
+    continues: bool = False
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -155,6 +161,7 @@ class Numbered:
         self._rerank = rerank
         self._labels = (-1, -1)
         self._pass = -1
+        self._last_step = (-1, -1)  # pass and step
         self._carried: set[str] | None = None
 
     def add(self, chunk: Routings) -> tuple[dict[str, np.ndarray], Locate]:
@@ -196,7 +203,7 @@ class Numbered:
             if values is not None:
                 columns[name] = np.asarray(values)
                 if name in ("residency", "dropped"):
-                    self._whole(name, columns[name], _UNKNOWN[name], locate)
+                    self._whole(name, columns[name], UNKNOWN[name], locate)
         self._check_alike(chunk, locate)
         order = _order(place)
         if order is not None:
@@ -207,7 +214,7 @@ class Numbered:
         self.seen.ranked &= weights is not None and not np.isnan(weights).any()
         if self._rerank and weights is not None:
             columns = _ranked(columns)
-        self._number(columns, locate)
+        self._number(columns, locate, chunk.continues)
         columns = _typed(columns)
         self._note(columns)
         return columns, locate
@@ -248,10 +255,13 @@ class Numbered:
 
         return locate
 
-    def _number(self, columns: dict[str, np.ndarray], locate: Locate) -> None:
+    def _number(self, columns: dict[str, np.ndarray], locate: Locate, continues: bool) -> None:
         """Count the passes on from the chunks before."""
         turn, passes = columns["turn"], columns["pass"]
         if not len(turn):
+            return
+        if continues:
+            columns["pass"] = np.full(len(passes), self._pass, np.int32)
             return
         first = int(turn[0]), int(passes[0])
         if self._pass >= 0 and first <= self._labels:
@@ -263,6 +273,16 @@ class Numbered:
         begins = (np.diff(turn) != 0) | (np.diff(passes) != 0)
         columns["pass"] = _counted(begins, self._pass + 1)
         self._pass = int(columns["pass"][-1])
+
+    def steps(self, columns: Mapping[str, np.ndarray]) -> pa.Table:
+        """Return the table of the steps that the last chunk implies and those before did not."""
+        table = steps_table(columns)
+        passes, step = (to_numpy(table[name]) for name in ("pass", "step"))
+        last_pass, last_step = self._last_step
+        known = int(np.count_nonzero((passes == last_pass) & (step <= last_step)))
+        if known < len(step):
+            self._last_step = int(passes[-1]), int(step[-1])
+        return table.slice(known) if known else table
 
     def _note(self, columns: dict[str, np.ndarray]) -> None:
         seen, experts = self.seen, columns["experts"]
@@ -280,13 +300,12 @@ class Numbered:
                 continue
             if name in ("logits", "gate_input"):
                 seen.widths[name] = values.shape[1]
-            unknown = np.isnan(values) if values.dtype.kind == "f" else values == _UNKNOWN[name]
+            unknown = np.isnan(values) if values.dtype.kind == "f" else values == UNKNOWN[name]
             if not unknown.all():
                 seen.columns.add(name)
 
 
 _FURTHER = (*OF_ROUTINGS, "token", "kept")
-_UNKNOWN = {"residency": 255, "dropped": 255, "token": -1, "kept": 1}
 _DTYPES = {
     "turn": np.int32,
     "pass": np.int32,
@@ -344,51 +363,3 @@ def _ranked(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     order[np.isnan(weights).any(axis=1)] = np.arange(weights.shape[1])
     of_slots = [n for n in ("experts", "weights", "residency", "dropped") if n in columns]
     return columns | {name: np.take_along_axis(columns[name], order, 1) for name in of_slots}
-
-
-def routing_table(columns: Mapping[str, np.ndarray], schema: pa.Schema) -> pa.Table:
-    """Return the table of the routings of a chunk."""
-    n_rows = len(columns["experts"])
-    valid: dict[str, np.ndarray | None] = {}
-    for name in ("weights", "logits", "gate_input"):
-        if name in columns:
-            valid[name] = ~np.isnan(columns[name])
-    for name in ("residency", "dropped"):
-        if name in columns:
-            valid[name] = columns[name] != _UNKNOWN[name]
-    return to_table(columns, schema, n_rows, valid)
-
-
-def schema_of(seen: Seen, columns: Mapping[str, np.ndarray]) -> pa.Schema:
-    """Return the schema of the routings of a run whose first chunk has `columns`.
-
-    What no chunk tells has no column.
-    """
-    assert seen.top_k is not None
-    n_expert, n_embd = (
-        columns[name].shape[1] if name in columns else None for name in ("logits", "gate_input")
-    )
-    schema = routing_schema(seen.top_k, n_expert, n_embd)
-    lacks = [name for name in MAY_BE_ABSENT if name not in columns]
-    return pa.schema([each for each in schema if each.name not in lacks])
-
-
-def without_null_columns(schema: pa.Schema, seen: Seen) -> pa.Schema:
-    """Return the schema without the columns that were given, but null in every row."""
-    null = [name for name in MAY_BE_ABSENT if name not in seen.columns]
-    return pa.schema([each for each in schema if each.name not in null])
-
-
-def steps_table(columns: Mapping[str, np.ndarray]) -> pa.Table:
-    """Return the table of the steps that the routings of a chunk imply, with their token ids."""
-    key = columns["pass"].astype(np.int64) << 32 | columns["step"]
-    at = np.unique(key, return_index=True)[1]
-    steps = {name: columns[name][at] for name in ("turn", "pass", "step", "phase")}
-    steps["kept"] = kept_steps(steps["turn"], steps["pass"], steps["step"])
-    if "kept" in columns:
-        steps["kept"] &= ~np.isin(key[at], key[~columns["kept"]])
-    valid: dict[str, np.ndarray | None] = {}
-    if "token" in columns:
-        steps["token"] = columns["token"][at]
-        valid["token"] = steps["token"] >= 0
-    return to_table(steps, steps_schema(), len(at), valid)

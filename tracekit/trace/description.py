@@ -37,10 +37,10 @@ def describe(trace: Trace) -> dict[str, Any]:
     trace : Trace
     """
     model = asdict(trace.facts.model)
-    rows = trace.routing(["turn", "pass", "phase"])
+    passes = trace.passes
     phase, kept = trace.steps(["phase"])["phase"], trace.kept
     agreement = trace.facts.current_agreement
-    decode_passes = np.unique(rows["pass"][rows["phase"] == DECODE])
+    n_decode_passes = int(np.count_nonzero(passes.phase == DECODE))
     model["moe_layers"] = len(trace.moe_layers)
     return {
         "path": trace.name,
@@ -51,16 +51,17 @@ def describe(trace: Trace) -> dict[str, Any]:
         "model": model,
         "engine": None if trace.facts.engine is None else asdict(trace.facts.engine),
         "turns": trace.n_turns,
-        "passes": len(np.unique(rows["pass"])),
-        "passes_decode": len(decode_passes),
+        "passes": len(passes),
+        "passes_decode": n_decode_passes,
         "tokens_prefill": int(np.count_nonzero((phase == PREFILL) & kept)),
         "tokens_decode": trace.n_decoded,
         "tokens_cancelled": int(np.count_nonzero((phase == PREFILL) & ~kept)),
         "tokens_rejected": int(np.count_nonzero((phase == DECODE) & ~kept)),
-        "routings_prefill": int(np.count_nonzero(rows["phase"] == PREFILL)),
-        "routings_decode": int(np.count_nonzero(rows["phase"] == DECODE)),
+        "routings_prefill": passes.rows_of_phase(PREFILL),
+        "routings_decode": passes.rows_of_phase(DECODE),
         **_sizes(trace),
-        **_means(trace, len(decode_passes)),
+        **_means(trace, n_decode_passes),
+        **_of_run(trace),
         "columns": {
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]
             for file in (ROUTING_FILE, STEPS_FILE, LAYERS_FILE)
@@ -92,7 +93,7 @@ def _means(trace: Trace, n_passes: int) -> dict[str, float | None]:
     Passes of drafted tokens that were rejected are passes too: what they took, the kept tokens took.
     """
     means: dict[str, float | None] = {}
-    for name in ("wall_ms", "read_bytes"):
+    for name in ("wall_ms", "read_bytes", "cpu_ms", "evict_ms"):
         total = None
         if trace.has_steps(name):
             steps = trace.steps(["phase", name])
@@ -104,3 +105,22 @@ def _means(trace: Trace, n_passes: int) -> dict[str, float | None]:
                 total / count if known and total is not None else None
             )
     return means
+
+
+def _of_run(trace: Trace) -> dict[str, Any]:
+    """Return what is known of the whole run: how long it was, and how it fared with memory."""
+    names = ("start_s", "wall_ms", "major_faults", "mem_available_bytes")
+    steps = trace.steps([name for name in names if name != "wall_ms" or trace.has_steps(name)])
+    begun = np.flatnonzero(steps["start_s"] >= 0)
+    available = steps["mem_available_bytes"][steps["mem_available_bytes"] >= 0]
+    faults = steps["major_faults"][steps["major_faults"] >= 0]
+    seconds = None
+    if len(begun) and "wall_ms" in steps:
+        last = begun[-1]
+        seconds = float(steps["start_s"][last] + np.nan_to_num(steps["wall_ms"][last]) / 1000)
+    return {
+        "run_s": seconds,
+        "mem_available_bytes_min": int(available.min()) if len(available) else None,
+        "major_faults": int(faults.sum()) if len(faults) else None,
+        "captured": trace.facts.captured,
+    }

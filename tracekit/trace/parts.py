@@ -15,11 +15,13 @@ import pyarrow as pa
 
 from tracekit.trace import checks
 from tracekit.trace.columns import NULLS, Values, cast, empty, empty_table, to_numpy, to_table
+from tracekit.trace.costs import check_costs
 from tracekit.trace.encode import write_rows
 from tracekit.trace.errors import TraceError, TracekitError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.order import OrderSoFar
-from tracekit.trace.rows import FileRows, Rows, TableRows
+from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 
 # Passes are written once they take this much memory, even if nobody flushes.
@@ -151,6 +153,7 @@ class PartWriter:
         self._passes: dict[str, list[PassColumns]] = {ROUTING_FILE: [], STEPS_FILE: []}
         self._bytes = 0
         self._last_pass: int | None = None
+        self._last_start_s = 0.0
         self._order = OrderSoFar()
         self._written: dict[str, list[Span]] = {file: [] for file in self.schemas}
 
@@ -230,6 +233,10 @@ class PartWriter:
         rows = {name: to_numpy(routing[name]) for name in (*PLACE, "layer")}
         places = {name: to_numpy(steps[name]) for name in PLACE}
         self._order.check(self._where(ROUTING_FILE), rows, self._where(STEPS_FILE), places)
+        costs = {
+            name: to_numpy(steps[name], NULLS[name]) for name in ("start_s", "evict_ms", "wall_ms")
+        }
+        self._last_start_s = check_costs(self._where(STEPS_FILE), costs, self._last_start_s)
 
     def _where(self, file: str) -> checks.Where:
         return checks.Where(str(self._path(file)), self._tables[file].num_rows)

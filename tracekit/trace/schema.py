@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # pyarrow is imported when a file is read or written: the codes are for all
     import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 PREFILL, DECODE = 0, 1
 MISS, HIT, PREFETCHED = 0, 1, 2
@@ -16,11 +16,23 @@ STEPS_FILE = "steps.parquet"
 LAYERS_FILE = "layers.parquet"
 
 # A file without one of these is read as if the column were null in every row.
-MAY_BE_ABSENT = ("weights", "residency", "dropped")
+MAY_BE_ABSENT: tuple[str, ...] = ("weights", "residency", "dropped")
+LAYER_TIMES: tuple[str, ...] = ("wait_ms", "compute_ms")
+SINCE_VERSION_3: tuple[str, ...] = (
+    "start_s",
+    "cpu_ms",
+    "evict_ms",
+    "major_faults",
+    "mem_available_bytes",
+)
 
 
 def routing_schema(
-    top_k: int, n_expert: int | None = None, n_embd: int | None = None, gate_dtype: str = "f32"
+    top_k: int,
+    n_expert: int | None = None,
+    n_embd: int | None = None,
+    gate_dtype: str = "f32",
+    layer_times: bool = False,
 ) -> "pa.Schema":
     """Columns of ``routing.parquet``: one row per (pass, step, layer), in (pass, layer, step) order.
 
@@ -35,6 +47,8 @@ def routing_schema(
         Width of `gate_input`; None leaves the column out.
     gate_dtype : {"f32", "f16"}
         Element type of `gate_input`.
+    layer_times : bool
+        Whether there are `LAYER_TIMES`: of a layer that ran several tokens in a pass, on its last row.
     """
     import pyarrow as pa
 
@@ -54,21 +68,28 @@ def routing_schema(
         fields.append(pa.field("logits", pa.list_(pa.float32(), n_expert)))
     if n_embd is not None:
         fields.append(pa.field("gate_input", pa.list_(gate_type, n_embd)))
+    if layer_times:
+        fields += [pa.field(name, pa.float32()) for name in LAYER_TIMES]
     return pa.schema(fields)
 
 
-def absent_types(top_k: int) -> "dict[str, pa.DataType]":
-    """Return the types of the columns that a file may lack."""
-    schema = routing_schema(top_k)
-    return {name: schema.field(name).type for name in MAY_BE_ABSENT}
+def absent_types(file: str, top_k: int) -> "dict[str, pa.DataType]":
+    """Return the types of the columns that the `file` of a trace may lack."""
+    if file == ROUTING_FILE:
+        schema, names = routing_schema(top_k, layer_times=True), (*MAY_BE_ABSENT, *LAYER_TIMES)
+    elif file == STEPS_FILE:
+        schema, names = steps_schema(), SINCE_VERSION_3
+    else:
+        return {}
+    return {name: schema.field(name).type for name in names}
 
 
 def steps_schema(n_embd: int | None = None) -> "pa.Schema":
     """Columns of ``steps.parquet``: one row per (pass, step), in that order.
 
     `kept` is false of a step that did not stay: a drafted token that was rejected, a prompt that
-    was cancelled. A pass of several steps has its totals (wall_ms … hits) on its last row; they are
-    null on the others.
+    was cancelled. A pass of several steps has its totals (wall_ms … mem_available_bytes) on its last
+    row; they are null on the others.
     """
     import pyarrow as pa
 
@@ -86,6 +107,11 @@ def steps_schema(n_embd: int | None = None) -> "pa.Schema":
         pa.field("read_bytes", pa.int64()),
         pa.field("lookups", pa.int32()),
         pa.field("hits", pa.int32()),
+        pa.field("start_s", pa.float64()),
+        pa.field("cpu_ms", pa.float64()),
+        pa.field("evict_ms", pa.float64()),
+        pa.field("major_faults", pa.int64()),
+        pa.field("mem_available_bytes", pa.int64()),
     ]
     if n_embd is not None:
         fields.append(pa.field("embedding", pa.list_(pa.float32(), n_embd)))

@@ -10,7 +10,13 @@ import pyarrow as pa
 from tracekit.trace.columns import value_type
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import ModelFacts
-from tracekit.trace.schema import MAY_BE_ABSENT, layers_schema, routing_schema, steps_schema
+from tracekit.trace.schema import (
+    LAYER_TIMES,
+    MAY_BE_ABSENT,
+    layers_schema,
+    routing_schema,
+    steps_schema,
+)
 
 
 def check_routing_types(file: str, schema: pa.Schema, model: ModelFacts) -> None:
@@ -30,8 +36,10 @@ def check_routing_types(file: str, schema: pa.Schema, model: ModelFacts) -> None
         )
     n_embd = model.n_embd if "gate_input" in names else None
     is_half = "gate_input" in names and _is_half(schema.field("gate_input").type)
-    expected = routing_schema(model.top_k, n_expert, n_embd, "f16" if is_half else "f32")
-    _check(file, schema, expected, required=set(expected.names).difference(MAY_BE_ABSENT))
+    gate_dtype = "f16" if is_half else "f32"
+    expected = routing_schema(model.top_k, n_expert, n_embd, gate_dtype, layer_times=True)
+    may_lack = (*MAY_BE_ABSENT, *LAYER_TIMES)
+    _check(file, schema, expected, required=set(expected.names).difference(may_lack))
 
 
 def check_steps_types(file: str, schema: pa.Schema, model: ModelFacts) -> None:

@@ -23,6 +23,7 @@ from tracekit.trace.columns import NULLS, to_numpy
 from tracekit.trace.encode import write_layers, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.folder import TraceFolder
 from tracekit.trace.layers import check_table, layers_table
 from tracekit.trace.parts import (
@@ -36,7 +37,7 @@ from tracekit.trace.parts import (
 )
 from tracekit.trace.passes import kept_steps
 from tracekit.trace.reader import Trace
-from tracekit.trace.rows import FileRows, Rows, WithColumn
+from tracekit.trace.rows import Rows, WithColumn
 from tracekit.trace.schema import (
     LAYERS_FILE,
     ROUTING_FILE,
@@ -44,6 +45,7 @@ from tracekit.trace.schema import (
     routing_schema,
     steps_schema,
 )
+from tracekit.trace.seal import sealed
 
 # Passes that wait for the encoder may take this much memory; beyond it `write_pass` waits.
 MOST_WAITING_BYTES = 64 << 20
@@ -71,6 +73,8 @@ class TraceWriter:
         Record gate inputs and token embeddings, this many values each.
     gate_dtype : {"f32", "f16"}
         Precision of the gate inputs.
+    layer_times : bool
+        Record how long each layer of a pass waited for its experts, and computed.
     force : bool
         Replace the trace that is at `path`; it stays until the new one has its first part.
     flush_ms : float
@@ -97,6 +101,7 @@ class TraceWriter:
         n_expert: int | None = None,
         n_embd: int | None = None,
         gate_dtype: str = "f32",
+        layer_times: bool = False,
         force: bool = False,
         flush_ms: float = 300.0,
         threaded: bool = True,
@@ -107,11 +112,12 @@ class TraceWriter:
             raise ValueError(f"top_k = {top_k}, but the facts say {facts.model.top_k}")
         self.path = Path(path)
         self.facts = facts
-        schemas = routing_schema(top_k, n_expert, n_embd, gate_dtype), steps_schema(n_embd)
+        routing = routing_schema(top_k, n_expert, n_embd, gate_dtype, layer_times)
+        schemas = routing, steps_schema(n_embd)
         self._folder = TraceFolder(self.path, force)
         try:
             self._parts = PartWriter(self._folder.now, facts, *schemas, gathered_bytes, part_bytes)
-            write_facts(self._folder.now, replace(facts, complete=False))
+            write_facts(self._folder.now, replace(facts, complete=False, digest=None))
             if not os.path.lexists(self.path):
                 self._publish()
         except BaseException:
@@ -161,8 +167,8 @@ class TraceWriter:
             Columns of ``routing.parquet``, rows in (layer, step) order: `step` [n], `layer` [n],
             `experts` [n, k], `turn`, `pass` and `phase` as arrays or single numbers; optionally
             `weights` [n, k] (NaN: unknown), `residency` and `dropped` [n, k] (255: unknown),
-            `logits` [n, n_expert], `gate_input` [n, n_embd] (a row of nothing but NaN: null). None
-            or absent: all null.
+            `logits` [n, n_expert], `gate_input` [n, n_embd] (a row of nothing but NaN: null), and
+            `wait_ms` and `compute_ms` [n] (NaN: null). None or absent: all null.
         steps : mapping
             Columns of ``steps.parquet``, one row for each token of the pass: `step` [m], `turn`,
             `pass`, `phase`; optionally `token`, `piece` (list of bytes), the times (NaN: null),
@@ -302,12 +308,13 @@ class TraceWriter:
         parts = {file: self._parts.read_back(file) for file in self._parts.schemas}
         for file, schema in self._parts.schemas.items():
             rows = rows_of(parts[file], schema)
-            whole: Rows | WithColumn = rows
+            whole: Rows = rows
             if file == STEPS_FILE:
                 whole = WithColumn(rows, schema.field("kept"), kept_of(rows))
             filled = self._parts.filled_columns.__contains__
             write_rows(folder / file, _without_empty_lists(schema, filled), whole)
         self._check_layers(folder)
+        self.facts = sealed(folder, self.facts)
         write_facts(folder, self.facts)
         with writing(folder):
             sync_names(folder)
@@ -361,9 +368,9 @@ def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
     with TraceFolder(Path(path), force) as folder:
         write_layers(folder.now, trace.layers)
         for file in (ROUTING_FILE, STEPS_FILE):
-            rows: Rows | WithColumn = trace.rows(file)
+            rows: Rows = trace.rows(file)
             if file == STEPS_FILE:  # traces of schema version 1 lack the column
                 rows = WithColumn(trace.rows(file), steps_schema().field("kept"), trace.kept)
             write_rows(folder.now / file, _without_empty_lists(rows.schema, rows.has_values), rows)
-        write_facts(folder.now, trace.facts)
+        write_facts(folder.now, sealed(folder.now, trace.facts))
         folder.publish()
