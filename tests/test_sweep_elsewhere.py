@@ -78,6 +78,7 @@ def test_only_cells_that_are_new_are_run(own_study, tmp_path):
     check_same(result, sweep(own_study))
 
 
+@pytest.mark.slow
 def test_work_of_another_trace_version_or_seed_is_done_again(own_study, tmp_path, monkeypatch):
     kept = tmp_path / "kept.jsonl"
     sweep(own_study, finished=kept)
@@ -97,6 +98,7 @@ def test_work_of_another_trace_version_or_seed_is_done_again(own_study, tmp_path
     assert n_added() == n_known
 
 
+@pytest.mark.slow
 def test_a_cut_line_is_passed_over(own_study, tmp_path):
     kept = tmp_path / "kept.jsonl"
     expected = sweep(own_study, finished=kept)
@@ -122,7 +124,12 @@ def test_another_file_is_not_taken_for_finished_work(own_study):
 
 
 @pytest.mark.parametrize(
-    "what", [KeyboardInterrupt(), BrokenProcessPool(), RuntimeError("shutdown")]
+    "what",
+    [
+        KeyboardInterrupt(),
+        pytest.param(BrokenProcessPool(), marks=pytest.mark.slow),
+        pytest.param(RuntimeError("shutdown"), marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_broken_off_goes_on_where_it_ended(what, own_study, tmp_path):
     kept = tmp_path / "kept.jsonl"
@@ -254,6 +261,7 @@ def mine(own_study, monkeypatch):
     return own_study
 
 
+@pytest.mark.slow
 def test_an_own_policy_goes_to_the_worker_and_is_kept_while_its_file_is_the_same(mine, tmp_path):
     kept = tmp_path / "kept.jsonl"
     result = sweep(mine, executor=Immediately(), finished=kept)
@@ -278,6 +286,7 @@ def test_what_an_own_policy_raises_on_a_worker_is_said(mine):
 # ---- the command --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_leaves_finished_work_only_where_it_is_asked_to_or_broken_off(own_study):
     kept = own_study.with_suffix(".finished.jsonl")
     assert run("sweep", own_study).code == 0

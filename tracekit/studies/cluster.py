@@ -7,6 +7,7 @@ In: what the user named. Out: a dask client. dask is imported when one is asked 
 import logging
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -88,13 +89,18 @@ def client_on(where: str, jobs: int | None, tell: Callable[[str], None]) -> Iter
 
 
 def _workers_here(dask: Any, jobs: int | None) -> Any:
-    return dask.LocalCluster(
-        n_workers=jobs or os.cpu_count() or 1,
-        threads_per_worker=1,
-        dashboard_address="127.0.0.1:0",
-        memory_limit=0,  # as a sweep without workers: a limit would pause a worker for good
-        silence_logs=logging.CRITICAL,
-    )
+    # The workers inherit that Ctrl-C is held back: it ends this process, and this process ends them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return dask.LocalCluster(
+            n_workers=jobs or os.cpu_count() or 1,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            memory_limit=0,  # as a sweep without workers: a limit would pause a worker for good
+            silence_logs=logging.CRITICAL,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

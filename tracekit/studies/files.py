@@ -12,6 +12,7 @@ from tracekit.formats import open_any
 from tracekit.replaying.agreement import verified
 from tracekit.trace import Trace
 from tracekit.trace.errors import TracekitError
+from tracekit.trace.urls import UrlPath
 
 
 @dataclass(frozen=True)
@@ -22,23 +23,28 @@ class TraceFile:
     ----------
     name : str
         What sentences call the trace.
-    place : str
-        ``bundled:NAME``, or an absolute path.
+    place : str or UrlPath
+        ``bundled:NAME``, an absolute path, or a URL.
     digest : str
     warnings : tuple of str
         What was wrong with it when it was opened; whoever opens it to run it may know more.
     """
 
     name: str
-    place: str
+    place: str | UrlPath
     digest: str
     warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, trace: Trace, path: Path) -> "TraceFile":
         """Return the place of `trace`, which was opened at `path`."""
-        is_bundled = path.parent == datasets.folder()
-        place = f"{datasets.PREFIX}{path.name}" if is_bundled else str(path.absolute())
+        place: str | UrlPath
+        if isinstance(path, UrlPath):
+            place = path
+        elif path.parent == datasets.folder():
+            place = f"{datasets.PREFIX}{path.name}"
+        else:
+            place = str(path.absolute())
         return cls(trace.name, place, trace.digest, tuple(trace.warnings))
 
     def open(self) -> Trace:
@@ -50,7 +56,7 @@ class TraceFile:
             There is no such trace here, or it is another one.
         """
         path, host = datasets.resolve(self.place), socket.gethostname()
-        if not path.exists():
+        if not isinstance(path, UrlPath) and not path.exists():
             raise TracekitError(
                 f"{self.place} is not on {host}, where a worker runs; put it into a folder that every "
                 "worker sees under the same path."
