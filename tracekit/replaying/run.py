@@ -12,8 +12,9 @@ import numpy as np
 from tracekit.arguments import names_in, whole
 from tracekit.figures import MIB
 from tracekit.formats import ExpertCounts
-from tracekit.policies import Bound, Cell, Policy, load_policies
+from tracekit.policies import Bound, Cell, Limit, Policy, load_policies
 from tracekit.policies.bound import bound_of
+from tracekit.policies.totals import Totals
 from tracekit.replaying.agreement import verified
 from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import batches_of, columns_for, model_of, no_batches
@@ -219,11 +220,15 @@ def replay(
 
     def rows_of(run: int, part: np.ndarray) -> list[Row]:
         policy, given = replayed[run].policy, replayed[run].batches
-        cells = simulate(policy, given, part, per_lookup=validate)
+        cells: Sequence[Cell | Limit | Totals] = (
+            policy.totals(given, part)
+            if run in in_totals
+            else simulate(policy, given, part, per_lookup=validate)
+        )
         rows = []
         for cell in cells:
             row = row_of(policy, given, cell, per_layer)
-            if calibration is not None:
+            if calibration is not None and not isinstance(cell, Totals):
                 row = replace(row, time=time_of(calibration, policy, given, cell))
             if recorded is not None and isinstance(cell, Cell):
                 row = replace(row, validation=recorded.compare(policy, cell))
@@ -233,6 +238,10 @@ def replay(
     budgets_a_task = max(1, min(_MOST_BUDGETS_A_TASK, _CELLS_IN_FLIGHT // jobs))
     from_pieces = [i for i, run in enumerate(replayed) if on_disk and can_be_fed(run.policy)]
     in_memory = [i for i in range(len(replayed)) if i not in from_pieces]
+    needs_batches = validate or calibration is not None
+    in_totals = [
+        i for i in in_memory if not needs_batches and _has_totals(replayed[i], len(budgets))
+    ]
     done = _Done(len(replayed) * len(budgets), progress)
     by_run: dict[int, list[Row]] = {}
     loads = Loads().with_those_of(batches)
@@ -252,7 +261,8 @@ def replay(
         _ = whole_run.next_use  # found once, before threads would each do it
         if calibration is not None and calibration.refusal is None:
             _ = calibration.draws
-        by_run |= _on_threads(rows_of, in_memory, budgets, budgets_a_task, jobs, done.so_far)
+        at_once = {run: len(budgets) if run in in_totals else budgets_a_task for run in in_memory}
+        by_run |= _on_threads(rows_of, at_once, budgets, jobs, done.so_far)
     rows = [
         row.under(bound, limit)
         for i, bound in enumerate(bounds)
@@ -319,6 +329,12 @@ def _with_bound(
     return loaded, max(bounds, key=lambda each: each.params.prices, default=Bound())
 
 
+def _has_totals(run: Runnable, n_budgets: int) -> bool:
+    """Say whether a policy of tracekit's own gives totals; a class derived from it does as it likes."""
+    is_own = type(run.policy).__module__.startswith("tracekit.policies.")
+    return is_own and run.policy.gives_totals(run.batches, n_budgets)
+
+
 class _Done:
     """Reports how many cells are done of all, whoever counts them."""
 
@@ -356,23 +372,25 @@ def _held(runs: Iterable[Runnable]) -> list[str]:
 
 def _on_threads(
     rows_of: Callable[[int, np.ndarray], list[Row]],
-    runs: Sequence[int],
+    at_once: Mapping[int, int],
     budgets: np.ndarray,
-    budgets_a_task: int,
     jobs: int,
     progress: Callable[[int], None],
 ) -> dict[int, list[Row]]:
-    """Call ``rows_of(run, some of the budgets)`` for all; return the rows of each run by budget."""
-    tasks = [(run, start) for run in runs for start in range(0, len(budgets), budgets_a_task)]
+    """Call ``rows_of(run, some of the budgets)`` for all; return the rows of each run by budget.
+
+    `at_once` says of each run how many budgets go together.
+    """
+    tasks = [(run, start) for run, n in at_once.items() for start in range(0, len(budgets), n)]
     by_task: dict[tuple[int, int], list[Row]] = {}
     done = 0
     for index, rows in on_threads(
-        lambda task: rows_of(task[0], budgets[task[1] : task[1] + budgets_a_task]), tasks, jobs
+        lambda task: rows_of(task[0], budgets[task[1] : task[1] + at_once[task[0]]]), tasks, jobs
     ):
         by_task[tasks[index]] = rows
         done += len(rows)
         progress(done)
-    by_run: dict[int, list[Row]] = {run: [] for run in runs}
+    by_run: dict[int, list[Row]] = {run: [] for run in at_once}
     for run, start in tasks:
         by_run[run] += by_task[run, start]
     return by_run
