@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 import pyarrow as pa
 
 from tracekit.trace.agreement import Agreement
-from tracekit.trace.facts import EngineFacts, ModelFacts, TraceFacts
+from tracekit.trace.facts import EngineFacts, KeptDigest, ModelFacts, TraceFacts
 from tracekit.trace.schema import (
     MAY_BE_ABSENT,
     SINCE_VERSION_3,
@@ -105,8 +105,15 @@ FACTS = {
     "or unknown",
     "inferred": "what the source did not say, and how it was inferred",
     "agreement": "whether a replay gives what the engine recorded, below; null: nobody has compared",
+    "digest": "the digest of the trace as it was written, below; null: it is computed when it is "
+    "needed",
     "captured": "which of logits, gate_input and embedding were copied out of the model while its passes "
     "were timed; null: not known",
+}
+DIGEST = {
+    "sha256": "of the routings and of the sizes of the experts; the same for a file and for its import",
+    "sizes_sha256": "of the sizes alone: with other sizes the digest no longer counts",
+    "routing_bytes": "size of routing.parquet; of a file of another size the digest no longer counts",
 }
 AGREEMENT = {
     "policy": "the policy that was replayed",
@@ -189,6 +196,7 @@ def trace_json() -> Iterator[tuple[str, Rows]]:
     yield "`model`:", _keys(ModelFacts, MODEL)
     yield "`engine`:", _keys(EngineFacts, ENGINE)
     yield "`agreement`:", _keys(Agreement, AGREEMENT)
+    yield "`digest`:", _keys(KeptDigest, DIGEST)
 
 
 def _keys(facts: type[Any], meanings: Mapping[str, str]) -> Rows:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WRITTEN = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "notebooks/README.md")]
 WRITTEN += [
     ROOT / "docs" / name
-    for name in ("accounting.md", "speed.md", "device.md", "time.md", "your-own.md")
+    for name in ("accounting.md", "cluster.md", "speed.md", "device.md", "time.md", "your-own.md")
 ]
 
 

@@ -55,5 +55,7 @@ class Page(HTMLParser):
 
 
 def report(trace, pictures=False, **options):
-    """Build a page; without its pictures where a test does not look at them: they take longest."""
-    return Page(build_report(trace, pictures=None if pictures else {}, **options))
+    """Build a page; without pictures and advice where a test does not look at them: they take longest."""
+    return Page(
+        build_report(trace, pictures=None if pictures else {}, **{"advice": False, **options})
+    )

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 from cli_helpers import run
+from timed_runs import timed
 
 import tracekit
 from tracekit.advice.advise import advise
@@ -117,6 +118,46 @@ def test_the_command_prints_text_and_json(tmp_path):
     assert document["schema"] == "tracekit.advise/1"
     assert document["findings"][0]["topic"] == "policy"
     assert document["findings"][0]["numbers"][0]["column"] == "hit_rate_decode"
+
+
+@pytest.mark.slow
+def test_parameters_reach_the_policies_and_the_commands(tmp_path):
+    path = tmp_path / "x.trace"
+    write_trace(synthesize(4, 16, 2, 120, n_turns=3, prefill=4, expert_bytes=1 << 20), path)
+    params = {"prefetch.spec_max": ["1"], "prefetch.horizon": ["1", "3"]}
+    advice = advise(tracekit.open_trace(path), where=str(path), params=params)
+    ahead = next(f for f in advice.findings if f.topic == "reading ahead")
+    assert "names 1 and 3 layers ahead" in ahead.sentence
+    assert "--param prefetch.spec_max=1" in ahead.commands[0]
+    assert any("at most 1 expert ahead" in finding.sentence for finding in advice.findings)
+    assert check_every_number(advice, tmp_path) > 15
+    check_texts(advice)
+
+
+@pytest.mark.parametrize(
+    ("param", "sentence"),
+    [
+        ("lur.a=1", "is set for 'lur', which advise does not try; it tries arc, lru"),
+        ("prefetch.spec_max=1,2", "one value of prefetch.spec_max, not 2; several may be given of"),
+        ("prefetch.horizon=far", "prefetch.horizon takes whole numbers of layers, not 'far'"),
+    ],
+)
+def test_a_parameter_that_is_not_tried_is_refused(tmp_path, param, sentence):
+    write_trace(synthesize(2, 8, 2, 30), tmp_path / "x.trace")
+    done = run("advise", tmp_path / "x.trace", "--param", param)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert sentence in done.err
+
+
+def test_what_is_not_worth_building_is_no_base_of_the_rest(tmp_path):
+    """LRU stays where a gain would not be felt, and the figures of the rest are of LRU."""
+    advice = advise(timed(tmp_path), cache_bytes=150 << 20)
+    first, *rest = advice.findings
+    assert first.sentence.startswith("Keep LRU")
+    assert all("with lru" in f.sentence or "lru hits" in f.sentence for f in rest[:1])
+    retention = next(f for f in rest if f.topic == "retention")
+    assert "The typical token takes" in retention.sentence
+    assert any("makes no mistake" in f.sentence and " ms instead of" in f.sentence for f in rest)
 
 
 def test_where_nothing_beats_lru_it_says_keep_lru():

@@ -17,8 +17,8 @@ from routing_traces import make_trace
 import tracekit
 from tracekit.cli.export import FORMATS
 from tracekit.exports import EXPORTS, arrays, format_of
-from tracekit.exports.blocks import whole_passes
 from tracekit.formats import ImportOptions, import_any, open_any
+from tracekit.routing.passes import whole_passes
 from tracekit.trace import Trace, TraceError, TracekitError, UsageError, rows
 from tracekit.trace.columns import to_table
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE

@@ -10,6 +10,7 @@ from cli_helpers import run, run_process, write_csv
 BUNDLED = "bundled:tiny-moe-64e.trace"
 # numba is for what replays or scores, pandas for frames, matplotlib for pictures.
 LATE = ("numba", "llvmlite", "pandas", "matplotlib", "pyarrow.dataset", "pyarrow.compute", "scipy")
+LATE += ("dask", "distributed")  # and these for who asks for a cluster
 RUN = f"""
 import sys
 sys.argv = ["tracekit", *sys.argv[1:]]
@@ -70,7 +71,18 @@ def test_a_format_imports_what_it_reads_with(folder):
 
 def test_a_replay_imports_no_frames_and_no_pictures(folder):
     loaded = loaded_by(folder, "replay x.csv --policy lru,belady,bound")
-    assert not {"pandas", "matplotlib", "pyarrow.dataset", "scipy.linalg"} & {*loaded}
+    assert not {"pandas", "matplotlib", "pyarrow.dataset", "scipy.linalg", "distributed"} & {
+        *loaded
+    }
+
+
+@pytest.mark.slow
+def test_a_sweep_on_this_machine_imports_no_dask(folder):
+    study = (
+        'title = "x"\n[traces.x]\nfile = "x.trace"\n[[run]]\npolicies = ["lru"]\ncache_mib = [4]\n'
+    )
+    (folder / "x.toml").write_text(study)
+    assert not {"dask", "distributed", "matplotlib"} & {*loaded_by(folder, "sweep x.toml")}
 
 
 @pytest.mark.slow

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 import trace_recorder
 
-from tracekit.trace import Trace, TraceError, describe, synthesize, write_trace
-from tracekit.trace.passes import GROUP_BYTES, group_ends
+from tracekit.trace import Trace, TraceError, describe, rows, synthesize, write_trace
+from tracekit.trace.passes import GROUP_BYTES, group_ends, group_rows, pass_starts
 from tracekit.trace.schema import DECODE, PREFILL, ROUTING_FILE
 
 
@@ -90,7 +90,7 @@ def test_single_unknown_weights_are_nan():
     np.testing.assert_array_equal(read, np.float32([[0.5, np.nan], [np.nan] * 2, [0.25, 0.75]]))
 
 
-def test_blocks_cover_all_rows_and_never_cut_a_decode_pass(on_disk, tmp_path):
+def test_blocks_cover_all_rows_and_never_cut_a_decode_pass(on_disk, tmp_path, monkeypatch):
     # Row groups of 4 rows, as a foreign tool may write them, cut through the passes of 3 rows.
     table = pq.read_table(on_disk / ROUTING_FILE)
     ragged = tmp_path / "ragged.trace"
@@ -98,6 +98,8 @@ def test_blocks_cover_all_rows_and_never_cut_a_decode_pass(on_disk, tmp_path):
     pq.write_table(table, ragged / ROUTING_FILE, row_group_size=4)
     trace = Trace.open(ragged)
     columns = ["pass", "phase", "logits"]
+    assert len(list(trace.iter_routing(columns))) == 1  # small row groups are read together
+    monkeypatch.setattr(rows, "BLOCK_BYTES", 200)
     blocks = list(trace.iter_routing(columns))
     assert len(blocks) > 5
     whole = trace.routing(columns)
@@ -120,13 +122,22 @@ def test_blocks_of_one_phase(on_disk, phase):
 def test_row_groups_end_with_a_pass_unless_it_is_huge():
     passes = np.repeat([0, 1, 2, 3], [1000, 10, 10, 2000])
     phases = np.repeat([PREFILL, DECODE, DECODE, PREFILL], [1000, 10, 10, 2000])
-    steps = np.arange(len(passes))
-    ends = group_ends(passes, phases, steps, bytes_of_row=GROUP_BYTES // 500)
-    assert ends[:3] == [256, 512, 768]  # 256 tokens a group, so the prompt of 1000 is cut
+    starts = pass_starts(passes)
+    ends = group_ends(starts, phases[starts], len(passes), 256)
+    assert ends[:3] == [256, 512, 768]  # the prompt of 1000 is cut
     assert ends[3] == 1020  # whole decode passes end a group; the next prompt begins one
     assert ends[-1] == len(passes)
-    decode = group_ends(np.arange(50) // 10, np.ones(50), np.arange(50) // 10, GROUP_BYTES)
+    decode = group_ends(np.arange(0, 50, 10), np.ones(5), 50, 1)
     assert decode == [10, 20, 30, 40, 50]  # a row fills a group: still whole passes
+
+
+def test_a_large_file_has_larger_row_groups():
+    assert group_rows(100_000, rows_of_token=48, bytes_of_row=80) == 256 * 48
+    assert group_rows(12_500_000, rows_of_token=48, bytes_of_row=80) == 12_500_000 // 64
+    assert group_rows(10**9, rows_of_token=48, bytes_of_row=80) == GROUP_BYTES // 80
+    assert group_rows(10**9, rows_of_token=1, bytes_of_row=4096) == 256
+    assert group_rows(100_000, rows_of_token=48, bytes_of_row=GROUP_BYTES // 3) == 3
+    assert group_rows(100_000, rows_of_token=48, bytes_of_row=2 * GROUP_BYTES) == 1
 
 
 def test_layer_arrays(rich, on_disk):

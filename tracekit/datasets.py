@@ -7,6 +7,7 @@ package of an installed copy. This module opens none of them.
 from pathlib import Path
 
 from tracekit.trace.errors import UsageError
+from tracekit.trace.urls import UrlPath, is_url
 
 PREFIX = "bundled:"
 
@@ -43,6 +44,10 @@ def model_path() -> Path:
 
 
 def resolve(where: str | Path) -> Path:
-    """Return `where` as a path; ``bundled:NAME`` names a bundled file."""
+    """Return `where` as a path; ``bundled:NAME`` names a bundled file, and a URL is a `UrlPath`."""
+    if isinstance(where, str) and is_url(where):
+        return UrlPath(where)
+    if isinstance(where, UrlPath):
+        return where
     text = str(where)
     return path(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(where)

@@ -12,6 +12,9 @@ from tracekit.compilable import Compilable
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# Numbers of Python or numpy in the signature of a kernel: numba compiles for those that it is given.
+Whole = Any
+Real = Any
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:

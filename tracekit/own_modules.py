@@ -35,6 +35,12 @@ def import_own(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
+def own_modules() -> list[ModuleType]:
+    """Return the modules that were found in a current folder: another process does not find them."""
+    names = {name for finder in _finders.values() for name in finder.found}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
 def _current_folder() -> str | None:
     try:
         return os.getcwd()
@@ -57,7 +63,7 @@ class _FolderFinder(MetaPathFinder):
     def __init__(self, folder: str):
         self._folder = folder
         self._named: str | None = None
-        self._found: set[str] = set()
+        self.found: set[str] = set()
 
     @contextmanager
     def searching(self, name: str) -> Iterator[None]:
@@ -74,11 +80,11 @@ class _FolderFinder(MetaPathFinder):
         """Return where the module is, if it may be found here and is there."""
         asking = _asking_module()
         is_named = fullname == self._named and asking == __name__
-        if path is not None or not (is_named or asking.partition(".")[0] in self._found):
+        if path is not None or not (is_named or asking.partition(".")[0] in self.found):
             return None
         spec = PathFinder.find_spec(fullname, [self._folder], target)
         if spec is not None:
-            self._found.add(fullname)
+            self.found.add(fullname)
         return spec
 
 

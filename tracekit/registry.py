@@ -6,8 +6,10 @@ This module knows nothing of what the classes do.
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import PurePath
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import ClassVar, Generic, Protocol, TypeGuard, TypeVar
 
 from tracekit.own_modules import import_own
@@ -25,6 +27,20 @@ T = TypeVar("T", bound=Named)
 
 # The files of the modules that ``module:Class`` named.
 _users_files: set[str] = set()
+
+
+# Classes by what the user calls them, ``module:Class``, where the module itself cannot be imported.
+_lent: ContextVar[Mapping[str, type]] = ContextVar("lent", default=MappingProxyType({}))
+
+
+@contextmanager
+def lent(classes: Mapping[str, type]) -> Iterator[None]:
+    """Let every registry find these `classes` as ``module:Class``, in this thread, in the block."""
+    token = _lent.set(classes)
+    try:
+        yield
+    finally:
+        _lent.reset(token)
 
 
 def is_users_file(file: str) -> bool:
@@ -112,13 +128,17 @@ class Registry(Generic[T]):
 
     def _load(self, spec: str) -> type[T]:
         """Return the class that ``module:Class`` names."""
+        given = _lent.get().get(spec)
+        if self._is_one(given):
+            return given
         module_name, _, class_name = spec.partition(":")
         module = self._import(spec, module_name, class_name)
         cls = getattr(module, class_name, None)
         if self._is_one(cls):
             self._check_complete(spec, cls)
-            if module.__file__ is not None:
-                _users_files.add(module.__file__)
+            file = getattr(module, "__file__", None)  # a notebook has none
+            if file is not None:
+                _users_files.add(file)
             return cls
         raise UsageError(
             f"{shown(spec)} is not a {self.kind}: {on_one_line(module_name)} must hold a class {shown(class_name)} "

@@ -1,6 +1,6 @@
 """What a recording carries of its passes: when each began, CPU time, faults, memory, evicting."""
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +22,24 @@ def recorded(model: Path, path: Path, options: Options) -> Trace:
     return Trace.open(path)
 
 
-@pytest.fixture
-def streamed(model: Path) -> Options:
-    """A cache of half of the experts, and short chunks."""
-    file = ModelFile.open(model)
+@pytest.fixture(scope="module")
+def streamed(
+    tiny_model: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Trace]:
+    """A run with a cache of half of the experts and short chunks, on a device of known memory."""
+    folder = tmp_path_factory.mktemp("costs")
+    memory = folder / "meminfo"
+    memory.write_text("MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  3145728 kB\n")
+    file = ModelFile.open(tiny_model("qwen3moe"))
     bank = file.n_expert * sum(file.expert_bytes.values())
-    return Options(streaming=Streaming(bank // 2), chunk=4)
+    options = Options(streaming=Streaming(bank // 2), chunk=4)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meter, "MEMORY_FILE", str(memory))
+        yield recorded(tiny_model("qwen3moe"), folder / "x.trace", options)
 
 
-def test_what_each_pass_costs(model: Path, tmp_path: Path, streamed: Options) -> None:
-    trace = recorded(model, tmp_path / "x.trace", streamed)
+def test_what_each_pass_costs(streamed: Trace) -> None:
+    trace = streamed
     names = ["pass", "wall_ms", "stall_ms", *SINCE_VERSION_3]
     steps = trace.steps(names)
     last = np.flatnonzero(np.diff(np.append(steps["pass"], steps["pass"][-1] + 1)))
@@ -39,8 +47,7 @@ def test_what_each_pass_costs(model: Path, tmp_path: Path, streamed: Options) ->
     for name in SINCE_VERSION_3:
         values = steps[name]
         null = np.isnan(values) if values.dtype.kind == "f" else values < 0
-        if name != "mem_available_bytes" or meter.available_bytes() is not None:
-            assert np.array_equal(np.flatnonzero(~null), last), name
+        assert np.array_equal(np.flatnonzero(~null), last), name
     start, wall = steps["start_s"][last], steps["wall_ms"][last]
     assert start[0] >= 0
     assert (start[:-1] + wall[:-1] / 1e3 <= start[1:]).all()
@@ -50,16 +57,13 @@ def test_what_each_pass_costs(model: Path, tmp_path: Path, streamed: Options) ->
     assert (evict + steps["stall_ms"][last] < wall).all()
 
 
-def test_the_times_of_layers_are_those_of_the_pass(
-    model: Path, tmp_path: Path, streamed: Options
-) -> None:
-    trace = recorded(model, tmp_path / "x.trace", streamed)
-    rows = trace.routing(["pass", "layer", *LAYER_TIMES])
+def test_the_times_of_layers_are_those_of_the_pass(streamed: Trace) -> None:
+    rows = streamed.routing(["pass", "layer", *LAYER_TIMES])
     of_layer = np.diff(np.append(rows["pass"] * 1000 + rows["layer"], -1)) != 0
     for name in LAYER_TIMES:
         assert np.array_equal(~np.isnan(rows[name]), of_layer)
         assert (rows[name][of_layer] > 0).all()
-    steps = trace.steps(["phase", "wall_ms", "stall_ms", "evict_ms"])
+    steps = streamed.steps(["phase", "wall_ms", "stall_ms", "evict_ms"])
     known = ~np.isnan(steps["wall_ms"])
     waited, computed = (
         np.bincount(rows["pass"][of_layer], rows[name][of_layer]) for name in LAYER_TIMES
@@ -71,7 +75,8 @@ def test_the_times_of_layers_are_those_of_the_pass(
     assert (waited >= 0.999 * for_experts)[decoded].all()
 
 
-def test_what_was_captured_is_kept(model: Path, tmp_path: Path, streamed: Options) -> None:
+@pytest.mark.slow
+def test_what_was_captured_is_kept(model: Path, tmp_path: Path) -> None:
     for number, (capture, names) in enumerate(
         (
             (Capture(), ["logits", "gate_input", "embedding"]),
@@ -79,17 +84,12 @@ def test_what_was_captured_is_kept(model: Path, tmp_path: Path, streamed: Option
             (Capture(False, False, False), []),
         )
     ):
-        trace = recorded(model, tmp_path / f"{number}.trace", replace(streamed, capture=capture))
+        trace = recorded(model, tmp_path / f"{number}.trace", Options(capture=capture))
         assert trace.facts.captured == names
 
 
-def test_timing_takes_them_from_the_trace(
-    model: Path, tmp_path: Path, streamed: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = tmp_path / "meminfo"
-    memory.write_text("MemTotal:  8388608 kB\nMemFree: 1 kB\nMemAvailable:  3145728 kB\n")
-    monkeypatch.setattr(meter, "MEMORY_FILE", str(memory))
-    facts = facts_of_trace(recorded(model, tmp_path / "x.trace", streamed))
+def test_timing_takes_them_from_the_trace(streamed: Trace) -> None:
+    facts = facts_of_trace(streamed)
     assert (facts["ram_mib"], facts["mem_floor_mib"]) == (8192, 3072)
     assert (facts["mode"], facts["lossy"]) == ("serial", False)
     assert facts["captured"] == ("logits", "gate_input", "embedding")

@@ -1,6 +1,7 @@
 """``tracekit record --rounds``: two configurations in turns, and the command that compares them."""
 
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def paths(folder: Path, names: list[str] = ORDER) -> list[Path]:
     return [folder / f"my run-{name}.trace" for name in names]
 
 
+@pytest.mark.slow
 def test_a_b_b_a(base: list[object], tmp_path: Path) -> None:
     done = run(*base, "--rounds", "2", "--versus", "--cache-mib 0.1 --io-threads 2")
     assert (done.exit_code, done.stdout) == (0, "")
@@ -51,6 +53,7 @@ def test_a_b_b_a(base: list[object], tmp_path: Path) -> None:
     assert [row.split(".trace")[1].split()[0] for row in rows] == ["A", "B", "B", "A"]
 
 
+@pytest.mark.slow
 def test_the_same_configuration_as_a_check(base: list[object], tmp_path: Path) -> None:
     assert run(*base, "--rounds", "1", "--versus", "").exit_code == 0
     one, other = (Trace.open(path) for path in paths(tmp_path, ["a1", "b1"]))
@@ -58,6 +61,7 @@ def test_the_same_configuration_as_a_check(base: list[object], tmp_path: Path) -
     assert one.digest == other.digest
 
 
+@pytest.mark.slow
 def test_streaming_against_none(model: Path, tmp_path: Path) -> None:
     """A small cache takes short chunks; both must, or their sums round in another order."""
     given = ["record", model, "-p", "abcdef" * 4, "-n", "3", "--ignore-eos", "--pause", "0"]
@@ -74,15 +78,24 @@ def test_streaming_against_none(model: Path, tmp_path: Path) -> None:
 def test_nothing_is_recorded_where_a_trace_is_there(base: list[object], tmp_path: Path) -> None:
     third = paths(tmp_path)[2]
     third.mkdir()
-    again = [*base, "--rounds", "2", "--versus", ""]
-    done = run(*again)
+    done = run(*base, "--rounds", "2", "--versus", "")
     assert done.exit_code == 2
     assert done.stderr == f"Error: {third} exists; use --force to overwrite it, or another name.\n"
     assert [path.name for path in tmp_path.glob("my run*")] == [third.name]
-    assert run(*again, "--force").exit_code == 0
-    assert Trace.open(third).complete
 
 
+@pytest.mark.slow
+def test_force_overwrites_all(base: list[object], tmp_path: Path) -> None:
+    again = [*base, "--rounds", "1", "--versus", "", "--force"]
+    assert run(*again).exit_code == 0
+    before = [Trace.open(path).facts.created for path in paths(tmp_path, ["a1", "b1"])]
+    time.sleep(1)
+    assert run(*again).exit_code == 0
+    after = [Trace.open(path).facts.created for path in paths(tmp_path, ["a1", "b1"])]
+    assert all(x < y for x, y in zip(before, after, strict=True))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_a_run_that_fails_leaves_those_before_it(
     base: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
@@ -112,6 +125,8 @@ def test_it_cools_down_between_runs(
     done = run(*base, "--rounds", "1", "--versus", "", "--pause", "2.5")
     assert slept == [0, 2.5]
     assert "Run 2 of 2, configuration B begins in 2.5 s." in done.stderr
+    command = ["tracekit", "compare", *map(str, paths(tmp_path, ["a1", "b1"]))]
+    assert done.stderr.splitlines()[-1] == shlex.join(command)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +179,10 @@ BAD = {
     "no value": (
         ["--rounds", "2", "--versus", "--cache-mib"],
         "'--cache-mib' requires an argument",
+    ),
+    "no name": (
+        ["--rounds", "2", "--versus", "", "-o", ".."],
+        ".. is no name for traces; give one",
     ),
     "open quotes": (["--rounds", "2", "--versus", "--cache-mib '2"], "close its quotes"),
     "help": (["--rounds", "2", "--versus", "--help"], "--help is for the command itself"),

@@ -15,7 +15,7 @@ from questions import ask_everything
 from trace_recorder import record, writer_for
 
 from tracekit.trace import Trace, TracekitError, synthesize, write_trace
-from tracekit.trace.rows import FileRows
+from tracekit.trace.file_rows import FileRows
 
 FILES = ("routing.parquet", "steps.parquet", "layers.parquet")
 ODD_TYPES = (

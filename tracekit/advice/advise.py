@@ -1,7 +1,7 @@
 """`advise`: what to build for a model on a device, in plain findings with their evidence."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill, indent
 from typing import Any
@@ -12,16 +12,20 @@ from tracekit.advice.findings import Finding
 from tracekit.advice.policy import of_policy
 from tracekit.advice.subject import Subject, rate, round_size
 from tracekit.analysis.budget import default_budget
+from tracekit.analysis.closure import demand_policies
 from tracekit.figures import counted, in_mib, joined
+from tracekit.replaying.inputs import Kept
 from tracekit.replaying.times import check_calibration
 from tracekit.routing.turns import DecodedTurns
 from tracekit.timing import Fit, fit
 from tracekit.timing.facts import facts_of
 from tracekit.trace import Trace, UsageError
+from tracekit.trace.build import shown
 from tracekit.trace.errors import MissingDataError
 from tracekit.trace.facts import CAPTURES
 
 _WIDTH = 100
+_SEVERAL = ["prefetch.predictor", "prefetch.horizon"]
 _FEW_TOKENS, _FEW_TURNS = 256, 10
 
 
@@ -41,6 +45,16 @@ class Advice:
     findings: list[Finding]
     lacking: list[str]
 
+    def by_topic(self) -> list[tuple[str, list[str], list[str]]]:
+        """Return the title, the sentences and the commands of each topic, in their order."""
+        found = []
+        for topic in dict.fromkeys(finding.topic for finding in self.findings):
+            of_topic = [finding for finding in self.findings if finding.topic == topic]
+            commands = dict.fromkeys(c for finding in of_topic for c in finding.commands)
+            sentences = [finding.sentence for finding in of_topic]
+            found.append((topic.capitalize(), sentences, [*commands]))
+        return found
+
     def to_text(self) -> str:
         """Return the page that ``tracekit advise`` prints."""
         trace, budget = self.subject.trace, self.subject.budget
@@ -52,12 +66,8 @@ class Advice:
             f"{in_mib(trace.token_cycle_bytes)}; {counted(trace.n_decoded, 'decoded token')}",
         ]
         parts = ["\n".join(lines)]
-        for topic in dict.fromkeys(finding.topic for finding in self.findings):
-            of_topic = [finding for finding in self.findings if finding.topic == topic]
-            parts.append(topic.capitalize())
-            parts += [_paragraph(finding.sentence) for finding in of_topic]
-            commands = dict.fromkeys(c for finding in of_topic for c in finding.commands)
-            parts.append(indent("\n".join(commands), "    "))
+        for title, sentences, commands in self.by_topic():
+            parts += [title, *map(_paragraph, sentences), indent("\n".join(commands), "    ")]
         if self.lacking:
             parts.append("What would say more")
             parts += [_paragraph(sentence) for sentence in self.lacking]
@@ -92,6 +102,8 @@ def advise(
     cache_bytes: int | None = None,
     ram_mib: float | None = None,
     calibrate: Trace | None = None,
+    params: Mapping[str, Sequence[Any]] | None = None,
+    kept: Kept | None = None,
 ) -> Advice:
     """Say what to build for this model on this device, and on what evidence.
 
@@ -106,6 +118,11 @@ def advise(
         Memory of the device.
     calibrate : Trace, optional
         Another recording of the same model that has times.
+    params : mapping, optional
+        Parameters of the policies that are tried: ``{"prefetch.spec_max": [4]}``. Of prefetch, several
+        predictors and horizons may be given; of all else one value.
+    kept : dict, optional
+        What predictors guess, as for `tracekit.replay`.
 
     Raises
     ------
@@ -132,14 +149,53 @@ def advise(
         )
     fitted, lacking = _times(trace, calibrate, ram_mib)
     calibrated_on = None if calibrate is None else calibrate.name
-    subject = Subject(trace, where or trace.name, budget, fitted, ram_mib, calibrated_on)
+    name = where or trace.name
+    subject = Subject(
+        trace,
+        name,
+        budget,
+        fitted,
+        ram_mib,
+        calibrated_on,
+        _checked(params or {}),
+        {} if kept is None else kept,
+    )
     choice = of_policy(subject)
     findings = [
         choice.finding,
-        *of_cache(subject, choice.policy),
+        *of_cache(subject, choice.policy, choice.best),
         *of_predictions(subject, choice.policy),
     ]
     return Advice(subject, findings, [*lacking, *_lacking_of_times(fitted), *_lacking(trace)])
+
+
+def _checked(params: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Refuse parameters of policies that are not tried, and several values where one is meant."""
+    tried = [*demand_policies(), "bound", "prefetch", "retention"]
+    for name, values in params.items():
+        owner = name.rpartition(".")[0]
+        if owner not in tried:
+            raise UsageError(
+                f"--param is set for {shown(owner)}, which advise does not try; it tries {joined(tried)}."
+            )
+        if len(values) > 1 and name not in _SEVERAL:
+            raise UsageError(
+                f"advise takes one value of {name}, not {len(values)}; several may be given of "
+                f"{joined(_SEVERAL)}."
+            )
+    whole = {name: [*values] for name, values in params.items()}
+    if "prefetch.horizon" in whole:
+        whole["prefetch.horizon"] = [_horizon(each) for each in whole["prefetch.horizon"]]
+    return whole
+
+
+def _horizon(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"prefetch.horizon takes whole numbers of layers, not {shown(value)}."
+        ) from error
 
 
 def _times(

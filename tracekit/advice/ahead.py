@@ -1,6 +1,7 @@
 """Findings about predictions: what keeping or reading ahead what they name would bring."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tracekit.advice.findings import Finding, Number
@@ -22,19 +23,23 @@ _LITTLE = 0.005
 def of_predictions(subject: Subject, policy: str) -> list[Finding]:
     """Return what a prediction would bring where `policy` evicts, or LRU if it cannot carry one."""
     trace = subject.trace
-    base = policy if policy == "follow" else "lru"
-    horizons = [h for h in HORIZONS if h < len(trace.moe_layers)]
+    base = subject.one("prefetch.base", policy if policy == "follow" else "lru")
+    horizons = subject.params.get("prefetch.horizon") or [
+        h for h in HORIZONS if h < len(trace.moe_layers)
+    ]
     if not horizons:
         return []
     routers = Routers(trace)
-    predictors = [n for n in CANDIDATES if why_unusable(trace, routers, PREDICTORS.find(n)) is None]
+    predictors = [
+        name for name in subject.params.get("prefetch.predictor", ()) if name != ORACLE
+    ] or [n for n in CANDIDATES if why_unusable(trace, routers, PREDICTORS.find(n)) is None]
     params: dict[str, Sequence[Any]] = {
         "prefetch.base": [base],
         "prefetch.predictor": [*predictors, ORACLE],
         "prefetch.horizon": horizons,
     }
-    rows = _rows(subject, [base, "prefetch"], params)
-    command = subject.replay([base, "prefetch"], [subject.budget], params)
+    with_oracle = replace(subject, params=_without(subject.params, "prefetch.predictor"))
+    rows, command = _replayed(with_oracle, [base, "prefetch"], params)
     alone, *ahead = rows
     found = [
         _of_predictor(
@@ -43,18 +48,28 @@ def of_predictions(subject: Subject, policy: str) -> list[Finding]:
         for name in predictors
     ]
     perfect = next(row for row in ahead if row.params["predictor"] == ORACLE)
-    found.append(_of_oracle(subject, alone, perfect, command))
-    return [*found, _of_retention(subject, base, predictors[-1], horizons)]
+    found.append(_of_oracle(alone, perfect, command))
+    ahead_of = horizons[min(1, len(horizons) - 1)]
+    return [*found, _of_retention(subject, policy, predictors[-1], ahead_of)]
 
 
-def _rows(subject: Subject, policies: Sequence[str], params: dict[str, Sequence[Any]]) -> list[Row]:
-    return replay(
+def _without(params: Mapping[str, Sequence[Any]], name: str) -> dict[str, Sequence[Any]]:
+    return {each: values for each, values in params.items() if each != name}
+
+
+def _replayed(
+    subject: Subject, policies: Sequence[str], params: dict[str, Sequence[Any]]
+) -> tuple[list[Row], str]:
+    """Replay policies at the budget; return the rows, and the command that prints them."""
+    result = replay(
         subject.trace,
-        policies,
+        list(dict.fromkeys(policies)),
         cache_bytes=[subject.budget],
-        params=params,
+        params=subject.params_of(policies, params),
         time=subject.fit or False,
-    ).rows
+        kept=subject.kept,
+    )
+    return result.rows, subject.replay(policies, [subject.budget], params)
 
 
 def _of_predictor(
@@ -92,7 +107,7 @@ def _of_time(alone: Row, rows: Sequence[Row], command: str) -> tuple[str, list[N
         and row.time.typical_slowest_ms is not None
     ]
     if not known or alone.time is None or alone.time.typical_ms is None:
-        return " What that is worth in time cannot be said here.", []
+        return "", []
     row, fastest, slowest = min(known, key=lambda each: each[2])
     base = alone.time.typical_ms
     horizon = counted(int(row.params["horizon"]), "layer")
@@ -114,35 +129,43 @@ def _of_time(alone: Row, rows: Sequence[Row], command: str) -> tuple[str, list[N
     ]
 
 
-def _of_oracle(subject: Subject, alone: Row, perfect: Row, command: str) -> Finding:
+def _of_oracle(alone: Row, perfect: Row, command: str) -> Finding:
     text = rate(perfect.hit_rate_decode)
     most = counted(int(perfect.params["spec_max"]), "expert")
+    in_time, timed = _of_time(alone, [perfect], command)
     return Finding(
         "reading ahead",
         f"With a predictor that makes no mistake the same policy hits {text}; it reads at most {most} "
-        "ahead for a layer.",
-        [number(text, perfect, "hit_rate_decode", command)],
+        f"ahead for a layer.{in_time}",
+        [number(text, perfect, "hit_rate_decode", command), *timed],
     )
 
 
-def _of_retention(subject: Subject, base: str, predictor: str, horizons: Sequence[int]) -> Finding:
+def _of_retention(subject: Subject, policy: str, predictor: str, horizon: int) -> Finding:
     """Say whether keeping what is predicted, without reading it, changes anything."""
+    base = subject.one("retention.base", policy if policy == "follow" else "lru")
+    predictor = subject.one("retention.predictor", predictor)
     params: dict[str, Sequence[Any]] = {
         "retention.base": [base],
         "retention.predictor": [predictor],
-        "retention.horizon": [horizons[min(1, len(horizons) - 1)]],
+        "retention.horizon": [horizon],
     }
-    alone, kept = _rows(subject, [base, "retention"], params)
-    command = subject.replay([base, "retention"], [subject.budget], params)
+    (alone, kept), command = _replayed(subject, [base, "retention"], params)
     change = (kept.hit_rate_decode or 0.0) - (alone.hit_rate_decode or 0.0)
     texts = rate(kept.hit_rate_decode), rate(alone.hit_rate_decode)
     worth = "not worth building" if change < _LITTLE else "worth trying: it reads nothing"
-    return Finding(
-        "retention",
+    sentence = (
         f"Only keeping what {predictor} names, on {base}, is {worth}: {texts[0]} instead of {texts[1]} "
-        f"({points(change)} points).",
-        [
-            number(texts[0], kept, "hit_rate_decode", command),
-            number(texts[1], alone, "hit_rate_decode", command),
-        ],
+        f"({points(change)} points)."
     )
+    numbers = [
+        number(texts[0], kept, "hit_rate_decode", command),
+        number(texts[1], alone, "hit_rate_decode", command),
+    ]
+    fastest = None if kept.time is None else kept.time.typical_fastest_ms
+    before = None if alone.time is None else alone.time.typical_ms
+    if fastest is not None and before is not None:
+        sentence += f" The typical token takes {fastest:.4g} ms instead of {before:.4g}."
+        numbers.append(number(f"{fastest:.4g}", kept, "typical_fastest_ms", command))
+        numbers.append(number(f"{before:.4g}", alone, "typical_ms", command))
+    return Finding("retention", sentence, numbers)

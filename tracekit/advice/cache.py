@@ -16,16 +16,24 @@ _COMPUTE_BOUND = 0.1
 _UNDER, _OVER = 0.95, 1.5  # token cycles
 
 
-def of_cache(subject: Subject, policy: str) -> list[Finding]:
-    """Return what the size of the cache does, with `policy` evicting."""
+def of_cache(subject: Subject, policy: str, best: str) -> list[Finding]:
+    """Return what the size of the cache does with `policy` evicting, and where LRU falls off a cliff.
+
+    There it is compared with `best`, the policy that hits most.
+    """
     bank = subject.trace.bank_bytes
     sizes = sorted({round_size(tenth * bank) for tenth in TENTHS})
-    time = subject.fit is not None
-    rows = replay(subject.trace, [policy], cache_bytes=sizes, time=subject.fit or time).rows
+    rows = replay(
+        subject.trace,
+        [policy],
+        cache_bytes=sizes,
+        params=subject.params_of([policy]),
+        time=subject.fit or False,
+    ).rows
     command = subject.replay([policy], sizes)
     found = [_of_returns(policy, rows, command)]
     found += _of_computing(policy, rows, command)
-    return found + _of_cliff(subject, policy)
+    return found + _of_cliff(subject, best)
 
 
 def _of_returns(policy: str, rows: list[Row], command: str) -> Finding:
@@ -96,12 +104,13 @@ def _of_cliff(subject: Subject, policy: str) -> list[Finding]:
     sizes = [round_size(_UNDER * cycle), round_size(_OVER * cycle)]
     if policy == "lru" or sizes[1] > subject.trace.bank_bytes:
         return []
-    rows = replay(subject.trace, ["lru", policy], cache_bytes=sizes).rows
+    params = subject.params_of([policy])
+    rows = replay(subject.trace, ["lru", policy], cache_bytes=sizes, params=params).rows
     under, over, better = rows[0], rows[1], rows[2]
     rates = [row.hit_rate_decode or 0.0 for row in (under, over, better)]
     if rates[0] > rates[1] / 3:
         return []
-    plain = Subject(subject.trace, subject.where, subject.budget)
+    plain = Subject(subject.trace, subject.where, subject.budget, params=subject.params)
     command = plain.replay(["lru", policy], sizes)
     texts = [rate(each) for each in rates]
     where = "below" if subject.budget < cycle else "above"

@@ -8,6 +8,7 @@ from tracekit.advice.subject import Subject, number, rate
 from tracekit.analysis.closure import demand_policies
 from tracekit.analysis.gains import Gain, gains_over
 from tracekit.figures import in_mib, known, points
+from tracekit.policies import load_policies
 from tracekit.replaying import replay
 from tracekit.replaying.rows import Row
 
@@ -22,10 +23,13 @@ class Choice:
     ----------
     policy : str
         ``lru`` where no other is worth building.
+    best : str
+        The one that hits most, be it worth building or not.
     finding : Finding
     """
 
     policy: str
+    best: str
     finding: Finding
 
 
@@ -42,7 +46,8 @@ def of_policy(subject: Subject) -> Choice:
     ]
     best = max(rivals, key=lambda row: row.hit_rate_decode or 0.0)
     command = subject.replay(["lru", best.policy, "bound"], [subject.budget])
-    (gain,) = gains_over(subject.trace, [best.policy], cache_bytes=[subject.budget])
+    loaded = load_policies([best.policy], subject.params_of([best.policy]))
+    (gain,) = gains_over(subject.trace, loaded, cache_bytes=[subject.budget])
     texts = {row.policy: rate(row.hit_rate_decode) for row in (lru, best, bound)}
     numbers = [
         number(texts[row.policy], row, "hit_rate_decode", command) for row in (lru, best, bound)
@@ -54,6 +59,7 @@ def of_policy(subject: Subject) -> Choice:
     if known(gain.ci95_low) and gain.ci95_low <= 0:
         return Choice(
             "lru",
+            best.policy,
             Finding(
                 "policy",
                 f"Keep LRU: at {in_mib(subject.budget)} it hits {texts['lru']} of the lookups of decoded "
@@ -68,9 +74,10 @@ def of_policy(subject: Subject) -> Choice:
     opening = (
         f"Of the policies that need no predictor, build {best.policy}"
         if is_felt
-        else f"No policy is worth building for this: the best that needs no predictor is {best.policy}"
+        else f"Keep LRU: no policy is worth building for this. The best that needs no predictor is {best.policy}"
     )
     return Choice(
+        best.policy if is_felt else "lru",
         best.policy,
         Finding(
             "policy",

@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracekit.advice.findings import Number
 from tracekit.figures import MIB, exact_mib, percent
+from tracekit.replaying.inputs import Kept
 from tracekit.replaying.rows import Row
 from tracekit.timing import Fit
 from tracekit.trace import Trace
@@ -29,6 +30,10 @@ class Subject:
         Memory of the device.
     calibrated_on : str or None
         What a command calls the recording whose times are taken, if that is another one.
+    params : mapping
+        Parameters of policies that the user has set: ``{"prefetch.spec_max": ["4"]}``.
+    kept : dict
+        What predictors guess, so that each of them is asked once.
     """
 
     trace: Trace
@@ -37,6 +42,23 @@ class Subject:
     fit: Fit | None = None
     ram_mib: float | None = None
     calibrated_on: str | None = None
+    params: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    kept: Kept = field(default_factory=dict)
+
+    def params_of(
+        self, policies: Sequence[str], chosen: Mapping[str, Sequence[Any]] | None = None
+    ) -> dict[str, Sequence[Any]]:
+        """Return the parameters of `policies`: those `chosen` here, and before them the user's."""
+        given = {
+            name: values
+            for name, values in self.params.items()
+            if name.rpartition(".")[0] in policies
+        }
+        return {**(chosen or {}), **given}
+
+    def one(self, name: str, default: Any) -> Any:
+        """Return the value that the user has set for a parameter, or `default`."""
+        return self.params.get(name, [default])[0]
 
     def replay(
         self,
@@ -47,7 +69,7 @@ class Subject:
         """Return the command that replays `policies` at `budgets` (bytes)."""
         words = ["tracekit", "replay", self.where, "--policy", ",".join(policies)]
         words += ["--cache-mib", ",".join(map(exact_mib, budgets))]
-        for name, values in (params or {}).items():
+        for name, values in self.params_of(policies, params).items():
             words += ["--param", f"{name}={','.join(map(str, values))}"]
         if self.fit is not None:
             words.append("--time")
@@ -60,6 +82,8 @@ class Subject:
     def plot_gains(self, policy: str) -> str:
         """Return the command that writes what `policy` gains over LRU at the budget."""
         words = ["tracekit", "plot", "gains", self.where, "--policy", policy]
+        for name, values in self.params_of([policy]).items():
+            words += ["--param", f"{name}={','.join(map(str, values))}"]
         return shlex.join([*words, "--cache-mib", exact_mib(self.budget), "-o", "gains.csv"])
 
 

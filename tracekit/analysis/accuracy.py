@@ -77,6 +77,7 @@ def accuracy_by_horizon(
     *,
     seed: int = 0,
     jobs: int | None = None,
+    scored: PredictResult | None = None,
 ) -> pd.DataFrame:
     """Slot accuracy of each predictor by how many MoE layers ahead it looks.
 
@@ -89,6 +90,8 @@ def accuracy_by_horizon(
         1 to 4 by default, as far as the model has layers.
     seed, jobs
         As for `accuracy_by_layer`.
+    scored : PredictResult, optional
+        What was scored of this trace one layer ahead, with that seed: it is not scored again.
 
     Returns
     -------
@@ -112,9 +115,19 @@ def accuracy_by_horizon(
     if horizon is None:
         horizon = range(1, max(2, min(FURTHEST + 1, len(trace.moe_layers))))
     horizon = [whole("horizons", h, 1) for h in as_list(horizon)]
-    result = predict(trace, chosen, horizon, per_layer=False, seed=seed, jobs=jobs).frame
     columns = ["predictor", "horizon", "routings", "unscored", "slot_accuracy", "exact_rate"]
-    return _noted(result[[*columns, *_INTERVAL]].copy(), notes)
+    frames = []
+    if scored is not None and 1 in horizon:
+        before = scored.frame
+        frames.append(before[before["predictor"].isin(chosen)])
+        horizon = [h for h in horizon if h != 1]
+        known = {*frames[0]["predictor"]}
+        chosen = [n for n in chosen if n not in known or PREDICTORS.find(n).has_horizon]
+    if horizon and chosen:
+        result = predict(trace, chosen, horizon, per_layer=False, seed=seed, jobs=jobs)
+        frames.append(result.frame)
+    frame = pd.concat([each[[*columns, *_INTERVAL]] for each in frames], ignore_index=True)
+    return _noted(frame, notes)
 
 
 def accuracy_by_history(

@@ -13,6 +13,7 @@ from tracekit.figures import Declared, Unit
 from tracekit.formats import as_trace
 from tracekit.policies import Policy
 from tracekit.replaying.budgets import budgets_in_bytes
+from tracekit.replaying.inputs import Kept
 from tracekit.replaying.reads import reads_of
 from tracekit.trace import Trace
 
@@ -108,10 +109,12 @@ def gains_over(
     cache_bytes: int | Sequence[int] | None = None,
     bypass: bool = False,
     seed: int = 0,
+    kept: Kept | None = None,
 ) -> list[Gain]:
-    """Return the rows of `hit_rate_gains`."""
+    """Return the rows of `hit_rate_gains`; guesses are taken from `kept`, and left there."""
     trace = as_trace(trace)
     runs = PairedRuns.of(trace, bypass, seed)
+    runs.prepare(names_in(policies), kept)
     batches = runs.batches
     fractions = cache_fraction if cache_bytes is None else None
     budgets = budgets_in_bytes(batches, None, None, fractions, cache_bytes)

@@ -1,11 +1,13 @@
 """Policies replayed on the same batches, their decode hits counted in the units that a bootstrap draws."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tracekit.policies import Batches, Cell, Policy, load_policy
 from tracekit.replaying import build_batches, inputs_of, simulate
+from tracekit.replaying.inputs import Kept, Shared, shared_guesses
 from tracekit.routing.cut import cut_pass
 from tracekit.routing.turns import DecodedTurns
 from tracekit.stats.bootstrap import Bootstrap
@@ -34,7 +36,7 @@ class PairedRuns:
     bootstrap: Bootstrap
     _unit: np.ndarray  # int64, of each of the decode batches
     _n_units: int
-    _shared: dict[tuple[str, int], Batches] = field(default_factory=dict)
+    _shared: Shared = field(default_factory=dict)
 
     @classmethod
     def of(cls, trace: Trace, bypass: bool = False, seed: int = 0) -> "PairedRuns":
@@ -54,6 +56,11 @@ class PairedRuns:
         units = Units.of(turns, n_passes)
         unit = np.repeat(units.of_tokens(n_passes), n_layers)
         return cls(trace, batches, decode, Bootstrap(units.turn, seed), unit, len(units))
+
+    def prepare(self, policies: Sequence[str | Policy], kept: Kept | None = None) -> None:
+        """Find what predictors guess for all of `policies` at once; see `shared_guesses`."""
+        loaded = [load_policy(each) if isinstance(each, str) else each for each in policies]
+        self._shared.update(shared_guesses(loaded, self.trace, self.batches, kept=kept))
 
     def by_unit(self, per_batch: np.ndarray) -> np.ndarray:
         """Return the sums of `per_batch` [B] over the decode batches of each unit, int64 [U]."""

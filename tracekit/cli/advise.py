@@ -46,6 +46,14 @@ def advise(
             autocompletion=completion.traces,
         ),
     ] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME.FIELD=VALUE[,VALUE…]",
+            help="A parameter of a policy that is tried, such as prefetch.spec_max=4. Several values of "
+            "prefetch.predictor and prefetch.horizon.",
+        ),
+    ] = None,
     format: TableOrJsonOption = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -69,6 +77,7 @@ def advise(
         cache_bytes=budgets[0] if budgets else None,
         ram_mib=ram_mib,
         calibrate=open_any(calibrate) if calibrate else None,
+        params=options.params(param or []),
     )
     destination.write(
         table=found.to_text,

@@ -34,6 +34,7 @@ def import_(
         list[Path],
         typer.Argument(
             metavar="FILE…",
+            parser=resolve,
             help="The file to import; several files of one run, or a folder of them.",
             show_default=False,
         ),

@@ -87,8 +87,8 @@ def info(
         bool,
         typer.Option(
             "--verify",
-            help="Compare what the engine recorded of its cache with a replay, and keep in the "
-            "trace what comes out.",
+            help="Compare the files with the digest that the trace carries, and what the engine recorded "
+            "of its cache with a replay; keep in the trace what comes out.",
         ),
     ] = False,
     format: TableOrJsonOption = None,
@@ -123,6 +123,8 @@ def info(
     from tracekit.routing.residency import recorded_rates, why_unverified
     from tracekit.trace import describe
 
+    if verify:
+        _verify_digest(opened, console)
     facts = describe(opened) | recorded_rates(opened)
     unverified = None if facts["agreement"] else why_unverified(opened)
     lines = [*_lines(facts, unverified)]
@@ -144,6 +146,23 @@ def info(
 
 def _table(lines: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<9} {printable(text)}" for name, text in lines)
+
+
+def _verify_digest(trace: "Trace", console: Console) -> None:
+    """Compare the files with the digest of the trace; write it into a trace that carries none."""
+    from tracekit.trace.folder import keep_digest
+    from tracekit.trace.seal import verified_digest
+
+    found = verified_digest(trace)
+    if found is None:
+        return
+    if found == trace.facts.digest:
+        console.note(f"{trace.name} holds what its digest says.")
+    elif trace.path is None:
+        console.note(f"{trace.name} carries no digest to compare; its files have {found.sha256}.")
+    else:
+        keep_digest(trace.path, found)
+        console.note(f"{trace.name} carries its digest now.")
 
 
 def _keep(trace: "Trace", console: Console) -> None:

@@ -63,7 +63,7 @@ def _spelt(option: str, kind: type[N], what: str) -> Callable[[str], N]:
 _TRACE = typer.Argument(
     metavar="TRACE",
     parser=resolve,
-    help="A .trace directory, a file that `tracekit import` reads, or bundled:NAME.",
+    help="A .trace directory, a file that `tracekit import` reads, the URL of one, or bundled:NAME.",
     show_default=False,
     autocompletion=completion.traces,
 )

@@ -197,6 +197,8 @@ def record_in_turns(task: Task, options: "Options", rounds: Rounds, output: Path
     """
     from tracekit.trace.folder import check_target
 
+    if output.name in ("", ".."):
+        raise UsageError(f"{output} is no name for traces; give one, such as run.trace.")
     runs = rounds.outputs(output)
     for _, path in runs:
         check_target(path, task.force)

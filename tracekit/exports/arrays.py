@@ -12,9 +12,9 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.lib import format as npy
 
-from tracekit.exports.blocks import Columns, whole_passes
 from tracekit.exports.format import ExportFormat, register
 from tracekit.exports.tokens import TokenColumns
+from tracekit.routing.passes import Columns, whole_passes
 from tracekit.trace import Trace
 from tracekit.trace.columns import NULLS, numpy_type
 from tracekit.trace.schema import ROUTING_FILE
@@ -65,8 +65,6 @@ class _Tokens:
     Attributes
     ----------
     turn, passes, phase, step : int [T]
-    counts : list of int
-        Tokens of each block of whole passes.
     is_full : bool
         Whether every token was routed at every layer.
     """
@@ -75,7 +73,6 @@ class _Tokens:
     passes: np.ndarray
     phase: np.ndarray
     step: np.ndarray
-    counts: list[int]
     is_full: bool
 
 
@@ -88,10 +85,9 @@ def _tokens(trace: Trace) -> _Tokens:
         first = _token_of_rows(block)[1]
         pieces.append([block[name][first] for name in columns])
         n_rows += len(block["pass"])
-    counts = [len(piece[0]) for piece in pieces]
     turn, passes, phase, step = (np.concatenate(each) for each in zip(*pieces, strict=True))
     is_full = n_rows == len(step) * len(trace.moe_layers)
-    return _Tokens(turn, passes, phase, step, counts, is_full)
+    return _Tokens(turn, passes, phase, step, is_full)
 
 
 def _token_of_rows(block: Columns) -> tuple[np.ndarray, np.ndarray]:
@@ -144,7 +140,7 @@ class _Grid:
     """
 
     def __init__(self, trace: Trace, name: str, tokens: _Tokens):
-        self._trace, self._name, self._counts = trace, name, tokens.counts
+        self._trace, self._name = trace, name
         kind = trace.rows(ROUTING_FILE).schema.field(name).type
         self.shape = (len(tokens.turn), len(trace.moe_layers), int(kind.list_size))
         self.dtype = numpy_type(kind)
@@ -158,11 +154,11 @@ class _Grid:
     def blocks(self) -> Iterator[np.ndarray]:
         """Yield the array in pieces along the tokens."""
         columns = ["step", "layer", self._name]
-        blocks = whole_passes(self._trace, columns)
-        for block, n_tokens in zip(blocks, self._counts, strict=True):
-            grid = np.full((n_tokens, *self.shape[1:]), self._null, self.dtype)
+        for block in whole_passes(self._trace, columns):
+            token, first = _token_of_rows(block)
+            grid = np.full((len(first), *self.shape[1:]), self._null, self.dtype)
             layer = np.searchsorted(self._trace.moe_layers, block["layer"])
-            grid[_token_of_rows(block)[0], layer] = block[self._name]
+            grid[token, layer] = block[self._name]
             yield grid
 
 

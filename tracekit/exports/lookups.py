@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.exports.blocks import Columns, whole_passes
+from tracekit.routing.passes import Columns, whole_passes
 from tracekit.trace import Trace
 
 # So many lookups are gathered to a chunk. Each chunk keeps the first lookup of each of its objects.

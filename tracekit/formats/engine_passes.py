@@ -7,6 +7,7 @@ layer has several rows, the pass has several tokens.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -211,7 +212,8 @@ class PassReader:
             return routings
         self.n_left_out += int(np.count_nonzero(~decode))
         taken = np.flatnonzero(decode[of_row])
-        columns = {n: v[taken] for n, v in vars(routings).items() if isinstance(v, np.ndarray)}
+        given = vars(routings).items()
+        columns: dict[str, Any] = {n: v[taken] for n, v in given if isinstance(v, np.ndarray)}
         return Routings(**columns, locate=lambda row, slot: line_of(int(number[taken[row]])))
 
     def _note_layers(self, layer: np.ndarray, begins: np.ndarray, n_runs: np.ndarray) -> None:

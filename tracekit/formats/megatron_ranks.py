@@ -79,7 +79,7 @@ class Step:
         order = np.lexsort((offset, pieces.layer))
         pieces, offset = pieces.ordered(order), offset[order]
         group = (np.cumsum(pieces.n_tokens) - 1) // most
-        first = np.flatnonzero(np.append(True, np.diff(group) != 0))
+        first = np.flatnonzero(np.append(True, np.diff(group) != 0)).tolist()
         for start, stop in zip(first, [*first[1:], len(pieces)], strict=True):
             rows = slice(start, stop)
             number = np.zeros(stop - start, np.int64)

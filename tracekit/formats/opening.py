@@ -5,6 +5,7 @@ In: a path, several paths of one run, a ``bundled:NAME``, or a trace. Out: a tra
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import Trace, TraceError, UsageError, write_trace
 from tracekit.trace.build import shown
 from tracekit.trace.schema import FACTS_FILE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
+from tracekit.trace.urls import UrlPath, local_copies
 
 # Imported when they are used: a .trace needs none of the readers, nor what they are made of.
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
     Parameters
     ----------
     path : str, Path, or several of them
-        ``bundled:NAME`` names a trace that comes with tracekit; several files are those of one run.
+        ``bundled:NAME`` names a trace that comes with tracekit, ``s3://…``, ``gs://…``, ``hf://…`` and
+        ``https://…`` one that lies elsewhere; several files are those of one run.
     validate : bool
         Check a ``.trace`` directory as it is opened. Other formats are always checked.
     options : ImportOptions
@@ -54,8 +57,11 @@ def open_any(path: Paths, validate: bool = True, options: ImportOptions = NOTHIN
         from tracekit.formats.sized import sized
 
         return sized(trace, options)
-    given = Given.of(paths)
-    return format_of(given).read(paths, options)
+    with local_copies(paths) as copies:
+        trace = format_of(Given.of(copies.paths)).read(copies.paths, options)
+    trace.name = copies.called(trace.name)
+    trace.warnings = list(map(copies.called, trace.warnings))
+    return trace
 
 
 def import_any(
@@ -96,15 +102,20 @@ def import_any(
         write_trace(trace, output, force)
         names = trace.rows(ROUTING_FILE).schema.names
         return Imported(trace.facts, trace.n_rows, set(filter(trace.has, names)), trace.warnings)
-    given = Given.of(paths)
-    source = format_of(given).source(given, options)
-    return write_source(source, output, options, force=force, cache_bytes=cache_bytes)
+    with local_copies(paths) as copies:
+        given = Given.of(copies.paths)
+        source = format_of(given).source(given, options)
+        done = write_source(source, output, options, force=force, cache_bytes=cache_bytes)
+    return replace(done, warnings=list(map(copies.called, done.warnings)))
 
 
 def is_read_whole(path: Paths) -> bool:
     """Say whether `open_any` is the only way to read `path`: a trace, or a file with no chunks."""
     paths = _resolved(path)
-    return is_trace(paths) or format_of(Given.of(paths)).is_read_whole
+    if is_trace(paths):
+        return True
+    with local_copies(paths) as copies:
+        return format_of(Given.of(copies.paths)).is_read_whole
 
 
 def format_of(given: Given) -> "Format":
@@ -171,4 +182,8 @@ def is_trace(paths: Sequence[Path]) -> bool:
     """Say whether `paths` name a ``.trace`` directory, or nothing that is there."""
     if len(paths) != 1:
         return False
+    if isinstance(paths[0], UrlPath):
+        from tracekit.trace.remote import is_remote_trace
+
+        return is_remote_trace(paths[0])
     return not os.path.exists(paths[0]) or os.path.exists(paths[0] / FACTS_FILE)

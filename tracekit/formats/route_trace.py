@@ -11,6 +11,7 @@ Where passes begin follows from the order of the rows; see `passes_in_order`.
 import re
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -259,9 +260,8 @@ def _source(rows: _Rows, preamble: Preamble) -> Source:
         for name, source in LISTS.items()
         if source in values
     }
-    columns = place | lists
-    if order is not None:
-        columns = {name: array[order] for name, array in columns.items()}
+    taken = slice(None) if order is None else order
+    columns: dict[str, Any] = {name: each[taken] for name, each in (place | lists).items()}
 
     def locate(row: int, slot: int) -> str:
         in_file = row if order is None else int(order[row])

@@ -6,6 +6,7 @@ may stand in any order; a pass whose rows stand far apart in the file is refused
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -93,7 +94,9 @@ class RowReader:
             rows.experts.ndim == 2
             and (k := self._padding.used(rows.experts)) < rows.experts.shape[1]
         ):
-            lists = {name: v[:, :k] for name, v in rows.columns().items() if v.ndim == 2}
+            lists: dict[str, Any] = {
+                name: v[:, :k] for name, v in rows.columns().items() if v.ndim == 2
+            }
             rows = replace(rows, **lists)
         if len(rows) and rows.experts.min() < 0:
             absent = rows.experts < 0

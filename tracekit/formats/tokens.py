@@ -6,6 +6,7 @@ length of its prompt. Out: chunks of routings, in the order of a trace.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -155,7 +156,7 @@ def routings_of(
         rows = np.flatnonzero(~is_none) if rows is None else rows[~is_none[rows]]
     if rows is not None:
         token, layer, flat = token[rows], layer[rows], flat[rows]
-    columns = {}
+    columns: dict[str, Any] = {}
     for column, values in (lists or {}).items():
         if values is not None:
             given = values.reshape(n_tokens * n_layers, -1)
@@ -192,7 +193,7 @@ class Padding:
         ----------
         experts : int [..., k]
         """
-        k = experts.shape[-1]
+        k = int(experts.shape[-1])
         if experts.dtype.kind == "u" or not experts.size or experts.min() >= 0:
             self._k = self._k or k
             return k

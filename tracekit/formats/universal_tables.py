@@ -20,7 +20,7 @@ from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
 from tracekit.formats.tables import CsvTable, header_of
 from tracekit.trace import TraceError
-from tracekit.trace.rows import FileRows
+from tracekit.trace.file_rows import FileRows
 
 REQUIRED = ("layer", "token", "experts")
 BATCH_ROWS = 1 << 18

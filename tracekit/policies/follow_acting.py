@@ -6,7 +6,7 @@ run on this with ``base=follow``.
 
 import numpy as np
 
-from tracekit.kernels import kernel
+from tracekit.kernels import Whole, kernel
 from tracekit.policies.base import Batches, Cell, Guesses
 from tracekit.policies.following import ONE, Following, judge, learn, nothing_learned
 from tracekit.policies.offers import NONE, cheapest_of, least_of, nearness_of, next_to_go
@@ -108,7 +108,7 @@ def _follow_acting(
     scaled = np.empty(n_layers, np.float32)
     touched = np.full(n_keys, -1, np.int64)
     colder = -1  # a read ahead is colder than all that was touched, and than earlier ones
-    n_rows = 1
+    n_rows: Whole = np.int64(1)  # as `learn` returns it: numba compiles that once
     used = demand = useful_bytes = reads = useful = late = skipped = evicted = promoted = 0
     for b in range(batch_layer.size):
         layer = int(batch_layer[b])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.kernels import kernel
+from tracekit.kernels import Whole, kernel
 from tracekit.policies.model import Model
 
 # Rates of the two running averages of use, and the share of the fast one in their mixture.
@@ -72,7 +72,7 @@ def nothing_learned(model: Model) -> Following:
 
 
 @kernel
-def learn(state: Following, n_rows: int, layer: int, experts: np.ndarray) -> int:
+def learn(state: Following, n_rows: Whole, layer: int, experts: np.ndarray) -> Whole:
     """Learn one token's `experts` [k] at `layer`; `n_rows` rows are given out, return how many now are."""
     n_expert = state.table.shape[1]
     base = layer * n_expert
@@ -85,7 +85,9 @@ def learn(state: Following, n_rows: int, layer: int, experts: np.ndarray) -> int
                 place = n_rows
                 n_rows += 1
                 state.row_of[base + context[i]] = place
-                state.table[place] = average
+                # One by one: to copy a whole array takes numba longer to compile than all the rest.
+                for e in range(n_expert):
+                    state.table[place, e] = average[e]
             row = state.table[place]
             rate = np.float32(max(LEAST_RATE, 1.0 / (state.learned[place] + 2)))
             state.learned[place] += 1

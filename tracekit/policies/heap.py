@@ -9,15 +9,11 @@ Behind the last entry stands ``inf``, so that every entry above it has two below
 comes up is computed without a jump, which a processor would guess wrong every other time.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.kernels import inlined
-
-# Numbers of Python or numpy; numba compiles for those that it is given.
-Whole = Any
-Real = Any
+from tracekit.kernels import Real, Whole, inlined
 
 
 class Heap(NamedTuple):

@@ -51,13 +51,18 @@ def spared_lru(
                 if key_bytes[key] <= left:
                     is_pinned[key] = True
                     left -= key_bytes[key]
+            # Of the two coldest entries, the one that was touched before the other comes first.
+            one, other = after[rest], after[spared]
             for end in (rest, spared):
                 after[end] = end
                 before[end] = end
-            for key in np.argsort(last):
-                if is_resident[key]:
-                    is_spared = is_pinned[key] or n_hits_of[key] > most_hits
-                    append(after, before, spared if is_spared else rest, key)
+            while one != rest or other != spared:
+                if other == spared or (one != rest and last[one] < last[other]):
+                    key, one = one, after[one]
+                else:
+                    key, other = other, after[other]
+                is_spared = is_pinned[key] or n_hits_of[key] > most_hits
+                append(after, before, spared if is_spared else rest, key)
 
         n_hits = np.int64(0)
         for p in range(start, batch_start[b + 1]):

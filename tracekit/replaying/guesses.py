@@ -5,6 +5,7 @@ module knows nothing of what a policy does with them.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from tracekit.params import make_params
 from tracekit.policies.base import Batches, Guesses
 from tracekit.predictors import PREDICTORS, Predictor
+from tracekit.routing.blocks import Block
 from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
 from tracekit.scoring.ranking import one_blas_thread, rank_layer, unseen_parts
@@ -36,7 +38,6 @@ class Source(Protocol):
         """How many MoE layers ahead it looks."""
 
 
-@one_blas_thread()
 def guesses(
     trace: Trace, batches: Batches, source: Source, seed: int = 0, train: Trace | None = None
 ) -> Guesses:
@@ -65,23 +66,71 @@ def guesses(
     MissingDataError
         The trace lacks a column that the predictor needs; the sentence names those that run on it.
     """
-    predictor = _predictor(trace, source, seed)
-    entry = Entry(predictor, source.horizon)
+    (found,) = all_guesses(trace, batches, [source], seed, train)
+    return found
+
+
+@one_blas_thread()
+def all_guesses(
+    trace: Trace,
+    batches: Batches,
+    sources: Sequence[Source],
+    seed: int = 0,
+    train: Trace | None = None,
+) -> list[Guesses]:
+    """Return the `guesses` of several sources, for which the trace is read once."""
+    entries = [Entry(_predictor(trace, source, seed), source.horizon) for source in sources]
     training = Training(trace, DecodedTurns.of(trace), train)
-    training.teach([entry])
-    n_expert, k, n_layers = predictor.routers.n_expert, trace.top_k, len(trace.moe_layers)
-    decoded = np.flatnonzero(batches.phase == DECODE)
-    n_whole = len(decoded) // n_layers  # the last pass may be cut
-    batch = decoded[: n_whole * n_layers].reshape(-1, n_layers)
-    # Tokens that are verified together each have k guesses: the best of each token come first.
-    most = trace.most_decoded_at_once
-    keys = np.full((len(batches), k * most), -1, np.int32)
-    weights: np.ndarray | None = np.full((len(batches), k * most), np.nan, np.float32)
-    for _, (part,) in unseen_parts(trace, [entry], training):
-        if part is None:
-            continue
+    training.teach(entries)
+    notes = [_Notes.of(trace, batches) for _ in entries]
+    for _, parts in unseen_parts(trace, entries, training):
+        for entry, part, note in zip(entries, parts, notes, strict=True):
+            if part is not None:
+                note.take(entry.predictor, part)
+    return [Guesses(note.keys, note.weights) for note in notes]
+
+
+@dataclass(eq=False)
+class _Notes:
+    """What one predictor has said so far.
+
+    Attributes
+    ----------
+    batch : int64 [T, L]
+        The batch of each decoded token's pass at each MoE layer.
+    most : int
+        Tokens that are verified together at most.
+    keys : int32 [B, K]
+        The predicted keys after each batch, -1 where there is none.
+    weights : float32 [B, K] or None
+    """
+
+    batch: np.ndarray
+    most: int
+    keys: np.ndarray
+    weights: np.ndarray | None
+
+    @classmethod
+    def of(cls, trace: Trace, batches: Batches) -> "_Notes":
+        n_layers = len(trace.moe_layers)
+        decoded = np.flatnonzero(batches.phase == DECODE)
+        n_whole = len(decoded) // n_layers  # the last pass may be cut
+        # Tokens that are verified together each have k guesses: the best of each token come first.
+        most = trace.most_decoded_at_once
+        shape = len(batches), trace.top_k * most
+        return cls(
+            decoded[: n_whole * n_layers].reshape(-1, n_layers),
+            most,
+            np.full(shape, -1, np.int32),
+            np.full(shape, np.nan, np.float32),
+        )
+
+    def take(self, predictor: Predictor, part: Block) -> None:
+        """Ask a predictor about tokens that it has not seen."""
+        k, n_layers = self.keys.shape[1] // self.most, self.batch.shape[1]
+        n_expert = predictor.routers.n_expert
         place = np.arange(len(part)) - np.searchsorted(part.decode_pass, part.decode_pass)
-        columns = place[:, None] + most * np.arange(k)
+        columns = place[:, None] + self.most * np.arange(k)
         for layer in range(n_layers):
             # Layer 0 is guessed after the last layer of the token before, if there is one.
             among = part.has_previous if layer == 0 else None
@@ -90,18 +139,17 @@ def guesses(
                 continue
             named = name_best(ranking.order, k)
             of_pass = part.decode_pass
-            after = batch[of_pass - 1, -1] if layer == 0 else batch[of_pass, layer - 1]
+            after = self.batch[of_pass - 1, -1] if layer == 0 else self.batch[of_pass, layer - 1]
             ranked = ranking.tokens
             at = after[ranked][:, None], columns[ranked]
             none = named < 0
-            keys[at] = np.where(none, -1, layer * n_expert + named)[ranked]
+            self.keys[at] = np.where(none, -1, layer * n_expert + named)[ranked]
             with silent_overflow():
                 predicted = predictor.weights(part, layer, ranking.scores, np.maximum(named, 0))
             if predicted is None:
-                weights = None
-            elif weights is not None:
-                weights[at] = np.where(none, np.nan, predicted)[ranked]
-    return Guesses(keys, weights)
+                self.weights = None
+            elif self.weights is not None:
+                self.weights[at] = np.where(none, np.nan, predicted)[ranked]
 
 
 def _predictor(trace: Trace, source: Source, seed: int) -> Predictor:

@@ -4,10 +4,11 @@ That is the guesses of its predictor, or how often each expert was used elsewher
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tracekit.formats import ExpertCounts
-from tracekit.policies import Batches, Policy
+from tracekit.policies import Batches, Guesses, Policy
 from tracekit.replaying.warming import Warm, warmed_by
 from tracekit.trace import Trace, UsageError
 from tracekit.trace.errors import MissingDataError, TracekitError
@@ -23,6 +24,8 @@ _ORDERS = {
 
 # Batches with the guesses of a predictor, by its name and horizon.
 Shared = dict[tuple[str, int], Batches]
+# The guesses themselves: replays of one trace have them in common, whatever else they are given.
+Kept = dict[tuple[str, int], Guesses]
 
 
 class NoMeaningError(UsageError):
@@ -45,10 +48,12 @@ def runnable(
     train: Trace | None = None,
     counts: ExpertCounts | None = None,
     warm: Warm | None = None,
+    kept: Kept | None = None,
 ) -> tuple[list[Runnable], list[str]]:
     """Return the policies that can run on `trace`, and sentences about the others.
 
-    With `warm`, each is given what it runs on there too, and first.
+    With `warm`, each is given what it runs on there too, and first. Guesses are taken from `kept`, and
+    left there.
 
     Raises
     ------
@@ -58,7 +63,7 @@ def runnable(
     able: list[Runnable] = []
     sentences: list[str] = []
     first_error: TracekitError | None = None
-    shared: Shared = {}
+    shared = shared_guesses(policies, trace, batches, seed, train, kept)
     warmed: Shared = {}
     joined: dict[int, Batches] = {}  # by the batches of `trace`, which `shared` keeps
     for policy in policies:
@@ -87,6 +92,38 @@ def runnable(
     if not able and first_error:
         raise first_error
     return able, list(dict.fromkeys(sentences))
+
+
+def shared_guesses(
+    policies: Sequence[Policy],
+    trace: Trace,
+    batches: Batches,
+    seed: int = 0,
+    train: Trace | None = None,
+    kept: Kept | None = None,
+) -> Shared:
+    """Return `batches` with the guesses of each predictor that `policies` act on.
+
+    All that is not in `kept` is found in one reading of the trace, and left there. Where one of the
+    predictors cannot run, all are left to `inputs_of`, which says why.
+    """
+    kept = {} if kept is None else kept
+    asked = {
+        (policy.params.predictor, policy.params.horizon): policy.params
+        for policy in policies
+        if policy.needs_predictor
+        and hasattr(policy.params, "predictor")
+        and hasattr(policy.params, "horizon")
+        and (policy.can_bypass or not batches.bypass)
+    }
+    lacking = {source: params for source, params in asked.items() if source not in kept}
+    if lacking:
+        from tracekit.replaying.guesses import all_guesses  # it loads all predictors
+
+        with suppress(TracekitError):
+            found = all_guesses(trace, batches, [*lacking.values()], seed, train)
+            kept |= dict(zip(lacking, found, strict=True))
+    return {source: replace(batches, guesses=kept[source]) for source in asked if source in kept}
 
 
 def _guessed_share(batches: Batches) -> float:

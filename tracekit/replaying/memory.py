@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from tracekit.trace import Trace
+from tracekit.trace.schema import ROUTING_FILE
 
 # Of one slot of a routing: its lookup, as `Batches` and the kernels hold it, and its column.
 BYTES_A_SLOT = 30
@@ -20,7 +21,10 @@ def bytes_in_memory(trace: Trace) -> int:
 
 def is_large(trace: Trace) -> bool:
     """Say whether `trace` is better replayed from disk on this machine."""
-    return trace.path is not None and bytes_in_memory(trace) > MOST_OF_MEMORY * memory_bytes()
+    return (
+        not trace.rows(ROUTING_FILE).in_memory
+        and bytes_in_memory(trace) > MOST_OF_MEMORY * memory_bytes()
+    )
 
 
 def memory_bytes() -> int:

@@ -25,7 +25,6 @@ from tracekit.replaying.comparison import (
 from tracekit.trace import Trace
 from tracekit.trace.agreement import RECORDER_AT_FAULT
 from tracekit.trace.columns import to_table
-from tracekit.trace.missing import missing_rows
 from tracekit.trace.passes import pass_starts
 from tracekit.trace.schema import DECODE, LAYERS_FILE, PREFILL, routing_schema
 
@@ -51,18 +50,10 @@ def likely_reason(trace: Trace, policy: Policy) -> str | None:
         With a budget, sizes of experts, and residency or counts.
     policy : Policy
     """
-    if _lacks_rows(trace):
+    if trace.missing_rows() is not None:
         return "rows of the trace are missing, and what the cache read for them with them"
     own = [RECORDER_AT_FAULT] if is_own(trace) else []
     return "; ".join([*filter(None, [_tried(trace, policy)]), *own]) or None
-
-
-def _lacks_rows(trace: Trace) -> bool:
-    rows, steps = trace.routing(_PLACE), trace.steps(_PLACE[:4])
-    lacks = missing_rows(
-        trace.name, trace.facts, rows, steps, lambda: trace.kept, trace.layer_columns
-    )
-    return lacks is not None
 
 
 def fitting_budget(trace: Trace) -> int | None:

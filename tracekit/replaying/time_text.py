@@ -46,8 +46,8 @@ def time_parts(
     times = [each.row.time for each in labelled if each.row.time is not None]
     columns: list[Column[T]] = [
         *leading,
-        _column("typical\ntokens/s", _typical),
-        _column("95 %\ninterval\ntokens/s", _interval),
+        _column("typical\ntokens/s", typical),
+        _column("95 %\ninterval\ntokens/s", interval),
     ]
     if any(time.mean_ms is not None for time in times):
         columns.append(Column("mean\ntokens/s", lambda each: _mean(each.row)))
@@ -92,7 +92,8 @@ def _ms(ms: float | None) -> str:
     return NONE if ms is None else f"{ms:.4g}"
 
 
-def _typical(time: RowTime) -> str:
+def typical(time: RowTime) -> str:
+    """Write tokens a second: one figure, a range or a limit, with a mark where it is extrapolated."""
     if time.at_least_ms is not None:
         return f"≤ {_rate(time.at_least_ms)}"
     if time.typical_fastest_ms is not None and time.typical_slowest_ms is not None:
@@ -102,7 +103,8 @@ def _typical(time: RowTime) -> str:
     return f"{_rate(time.typical_ms)}{outside}"
 
 
-def _interval(time: RowTime) -> str:
+def interval(time: RowTime) -> str:
+    """Write the 95 % interval of tokens a second."""
     if time.typical_low_ms is None or time.typical_high_ms is None:
         return NONE
     return f"{_rate(time.typical_high_ms)} … {_rate(time.typical_low_ms)}"

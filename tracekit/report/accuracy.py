@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from tracekit.analysis.accuracy import (
+    BY_HORIZON,
     BY_LAYER,
     BY_NAMED,
+    accuracy_by_horizon,
     layers_scored,
     named_by_default,
     recall_scored,
 )
 from tracekit.figures import NONE, joined
-from tracekit.predictors import LearnedPredictor, Predictor
+from tracekit.predictors import PREDICTORS, LearnedPredictor, Predictor
 from tracekit.report.words import percent
 from tracekit.routing.routers import Routers
-from tracekit.scoring import predict
+from tracekit.scoring import PredictResult, predict
 from tracekit.scoring.predict import default_predictors
 from tracekit.scoring.rows import Row
 from tracekit.scoring.text import alarm, sentences
@@ -62,6 +64,8 @@ class Accuracy:
         The data of the plots that show them, by the kind of plot.
     lacks : str or None
         Why nothing was scored.
+    result : PredictResult or None
+        Of which all this was made.
     """
 
     rows: list[PredictorTexts] = field(default_factory=list)
@@ -71,6 +75,7 @@ class Accuracy:
     scored: list[Row] = field(default_factory=list)
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
     lacks: str | None = None
+    result: PredictResult | None = None
 
 
 def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int | None) -> Accuracy:
@@ -99,7 +104,20 @@ def score(trace: Trace, predictors: Sequence[str] | None, seed: int, jobs: int |
             kind: frame if predictors else frame[frame["predictor"].isin(shown)]
             for kind, (frame, shown) in frames.items()
         },
+        result=result,
     )
+
+
+def by_horizon(
+    trace: Trace, found: Accuracy, seed: int, jobs: int | None
+) -> dict[str, pd.DataFrame]:
+    """Return the data of the picture of horizons, if there is one; what was scored is not scored again."""
+    shown = {row.predictor for row in found.scored}
+    routers = Routers(trace)
+    able = [n for n in BY_HORIZON if why_unusable(trace, routers, PREDICTORS.find(n)) is None]
+    if not shown.issuperset(able) or not any(PREDICTORS.find(n).has_horizon for n in able):
+        return {}
+    return {"horizon": accuracy_by_horizon(trace, seed=seed, jobs=jobs, scored=found.result)}
 
 
 def rivals(rows: Sequence[Row]) -> list[Row]:

@@ -7,6 +7,7 @@ from tracekit.analysis.gains import Gain, gains_over
 from tracekit.figures import NONE, joined, known, points
 from tracekit.policies import LRU, Follow, Prefetch, Retention
 from tracekit.predictors import PREDICTORS, LearnedPredictor
+from tracekit.replaying.inputs import Kept
 from tracekit.report.accuracy import Accuracy, best_of, rivals
 from tracekit.report.caching import Cache
 from tracekit.report.words import mib, percent
@@ -89,11 +90,13 @@ class Comparison:
     n_tokens: int
 
 
-def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) -> Acting:
+def compare_with_lru(
+    trace: Trace, accuracy: Accuracy, cache: Cache, seed: int, kept: Kept | None = None
+) -> Acting:
     """Compare retention and prefetch with LRU at the budget that the headline is about.
 
     They act on the predictor that they take by default where the trace can run it, and otherwise on
-    the one, of those that were scored, with which prefetch does best.
+    the one, of those that were scored, with which prefetch does best. Guesses are taken from `kept`.
     """
     if cache.main is None:
         return Acting(lacks=cache.lacks)
@@ -112,7 +115,7 @@ def compare_with_lru(trace: Trace, accuracy: Accuracy, cache: Cache, seed: int) 
     ]
     try:
         lru, follow, *gains = gains_over(
-            trace, runs, cache_bytes=[cache.main], bypass=cache.bypass, seed=seed
+            trace, runs, cache_bytes=[cache.main], bypass=cache.bypass, seed=seed, kept=kept
         )
     except TraceError as error:
         return Acting(lacks=str(error))

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 from tracekit.formats import as_trace
 from tracekit.plots.kinds import KINDS, Choices
-from tracekit.report import accuracy, acting, caching, headline, matrix, overview
+from tracekit.replaying.inputs import Kept
+from tracekit.report import accuracy, acting, caching, headline, matrix, overview, short, times
 from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
 from tracekit.trace import Trace, TraceError
@@ -19,6 +20,7 @@ T = TypeVar("T")
 PICTURES: Mapping[str, Sequence[str]] = {
     "predictability": ("predictability", "horizon", "recall"),
     "cache": ("curves", "read-bytes", "reuse", "working-set"),
+    "time": ("time", "time-curves"),
     "routing": ("popularity", "popularity-sorted", "overlap", "concentration", "reuse-tokens"),
 }
 
@@ -30,6 +32,7 @@ def build_report(
     predictors: Sequence[str] | None = None,
     cache_bytes: Sequence[int] | None = None,
     pictures: Mapping[str, Sequence[str]] | None = None,
+    advice: bool = True,
     bypass: bool = False,
     seed: int = 0,
     jobs: int | None = None,
@@ -51,6 +54,9 @@ def build_report(
         Budgets. By default the recorded one, and 5, 10, 25 and 50 % of all experts.
     pictures : mapping, optional
         The kinds of plot in each section of the page: `PICTURES` by default. Drawing takes longest.
+    advice : bool
+        The page begins with what ``tracekit advise`` says; without, and with `bypass`, which it does not
+        know, with the main figures in words.
     bypass : bool
         The engine may drop at once what it has just used, in all that is replayed.
     seed : int
@@ -70,7 +76,7 @@ def build_report(
     chosen = PICTURES if pictures is None else pictures
     kinds = {section: chosen.get(section, ()) for section in PICTURES}
     steps = itertools.count(1)
-    total = sum(map(len, kinds.values())) + 4
+    total = sum(map(len, kinds.values())) + 6
 
     def step(result: T) -> T:
         done = next(steps)
@@ -79,17 +85,25 @@ def build_report(
         return result
 
     replayed = caching.DEFAULT_POLICIES if policies is None else policies
-    cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs, bypass))
+    fitted = times.fit_of(trace)
+    cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs, bypass, fitted))
     scored = step(accuracy.score(trace, predictors, seed, jobs))
-    acted = step(acting.compare_with_lru(trace, scored, cache, seed))
+    kept: Kept = {}  # each predictor is asked once, for the advice and for what acts on it
+    budget = cache.main if cache_bytes else None
+    advised = step(short.advice_of(trace, budget, kept) if advice and not bypass else None)
+    acted = step(acting.compare_with_lru(trace, scored, cache, seed, kept))
     browser = step(_browser(trace, cache))
+    drawn = {name for names in kinds.values() for name in names}
+    frames = scored.frames | step(times.frames(trace, fitted, drawn, bypass, seed, jobs))
+    if "horizon" in drawn:
+        frames |= accuracy.by_horizon(trace, scored, seed, jobs)
 
     def picture(name: str) -> Picture:
         kind = KINDS[name]
         # What shows one budget shows the one that the headline is about.
         budget = [cache.main] if kind.at_one_budget and cache.main is not None else None
         choices = Choices(cache_bytes=budget, bypass=bypass, seed=seed, jobs=jobs)
-        return step(draw(kind, trace, choices, scored.frames.get(name)))
+        return step(draw(kind, trace, choices, frames.get(name)))
 
     drawings = {section: list(map(picture, names)) for section, names in kinds.items()}
     return render(
@@ -97,10 +111,11 @@ def build_report(
         lead=overview.lead(trace),
         warnings=[*trace.warnings, *scored.alarm],
         figures=headline.figures(trace, scored.scored, cache),
-        headline=headline.sentences(trace, scored.scored, cache, acted),
+        short=short.in_short(trace, advised, scored.scored, cache, acted),
         facts=overview.facts(trace),
         accuracy=scored,
         cache=cache,
+        cache_lead=headline.of_cache(trace, cache),
         acting=acted,
         matrix=browser,
         pictures=drawings,

@@ -14,10 +14,12 @@ from tracekit.replaying import build_batches, inputs_of, replay, simulate
 from tracekit.replaying.rows import Row
 from tracekit.replaying.slots import lookup_of_slots
 from tracekit.replaying.text import of_other_bounds
+from tracekit.replaying.time_text import interval, typical
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import counted, mib, percent
 from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
 from tracekit.routing.turns import n_decode_passes
+from tracekit.timing import Fit
 from tracekit.trace import Trace, TraceError, UsageError
 
 DEFAULT_POLICIES = ("lru", "follow", "ring", "lfu", "layer-lru", "layer-lfu", "belady", "bound")
@@ -95,6 +97,8 @@ class PolicyTexts:
     gap: str
     read: str
     peaks: tuple[Peak, Peak]
+    tok_s: str
+    tok_s_interval: str
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,19 @@ class Cache:
         return of_other_bounds(self.rows)
 
     @property
+    def has_times(self) -> bool:
+        """Whether it is said how long a token takes."""
+        return any(row.time is not None and row.time.typical_ms is not None for row in self.rows)
+
+    @property
+    def any_extrapolated(self) -> bool:
+        """Whether some of the times are outside what the recording read."""
+        return any(
+            row.time is not None and row.time.typical_ms is not None and row.time.is_extrapolated
+            for row in self.rows
+        )
+
+    @property
     def any_over_budget(self) -> bool:
         """Whether anything held more than its budget at some time."""
         return any(row.over_budget for row in self.rows)
@@ -169,8 +186,11 @@ def replay_table(
     seed: int,
     jobs: int | None,
     bypass: bool = False,
+    fitted: Fit | None = None,
 ) -> Cache:
     """Replay `policies` at `cache_bytes`; None: at the recorded budget and some fractions.
+
+    With `fitted`, rows say how long a token takes.
 
     Where no size of an expert is known, the fractions alone are replayed.
     """
@@ -183,7 +203,8 @@ def replay_table(
         else:
             main = default_budget(trace)
             given = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
-            result = replay(trace, loaded, cache_bytes=given, bypass=bypass, jobs=jobs)
+            time = fitted or False
+            result = replay(trace, loaded, cache_bytes=given, bypass=bypass, jobs=jobs, time=time)
     except TraceError as error:
         return Cache(lacks=str(error), bypass=bypass)
     rows = sorted(result.rows, key=_budget_of)
@@ -245,6 +266,8 @@ def _texts(row: Row, n_tokens: int, n_passes: int) -> PolicyTexts:
             Peak(mib(row.peak_resident_bytes_decode), bool(row.over_budget_decode)),
             Peak(mib(row.peak_resident_bytes), bool(row.over_budget)),
         ),
+        tok_s=NONE if row.time is None else typical(row.time),
+        tok_s_interval=NONE if row.time is None else interval(row.time),
     )
 
 

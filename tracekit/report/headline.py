@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from tracekit.replaying.rows import Row
 from tracekit.report.accuracy import best_of
-from tracekit.report.acting import Acting
 from tracekit.report.caching import Cache
 from tracekit.report.overview import sizes_known
 from tracekit.report.words import mib, percent
@@ -43,16 +42,8 @@ def figures(trace: Trace, accuracy: Sequence[Scored], cache: Cache) -> list[Larg
     return found
 
 
-def sentences(trace: Trace, accuracy: Sequence[Scored], cache: Cache, acting: Acting) -> list[str]:
-    """Return what the figures say, in words."""
-    return [
-        *_of_cache(trace, cache),
-        *filter(None, [acting.verdict]),
-        *_of_accuracy(trace, accuracy),
-    ]
-
-
-def _of_cache(trace: Trace, cache: Cache) -> list[str]:
+def of_cache(trace: Trace, cache: Cache) -> list[str]:
+    """Say in words what LRU hits at the main budget, and the best of its rivals."""
     lru = cache.at_main.get("lru")
     if lru is None or lru.hit_rate_decode is None or cache.sizes is None:
         return []
@@ -118,7 +109,8 @@ def _beside(row: Row, lru: Row) -> str:
     return f"{abs(than):.1f} points {'above' if than > 0 else 'below'} LRU"
 
 
-def _of_accuracy(trace: Trace, accuracy: Sequence[Scored]) -> list[str]:
+def of_accuracy(trace: Trace, accuracy: Sequence[Scored]) -> list[str]:
+    """Say in words how much the best predictor names."""
     best = best_of(accuracy)
     if best is None:
         return []

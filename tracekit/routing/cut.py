@@ -18,13 +18,14 @@ def cut_pass(trace: "Trace") -> int | None:
     """Return the last pass, if it is a decode pass that lacks routings; None if it is whole."""
     if trace.complete or not trace.n_rows:
         return None
-    rows = trace.routing(["pass", "phase", "layer"])
-    last = int(rows["pass"][-1])
-    layers = rows["layer"][int(np.searchsorted(rows["pass"], last)) :]
-    if rows["phase"][-1] != DECODE:
+    passes = trace.passes
+    if passes.phase[-1] != DECODE:
         return None
-    n_tokens = int(np.count_nonzero(layers == layers[0]))
-    return None if len(layers) == n_tokens * len(trace.moe_layers) else last
+    n_layers, n_tokens = len(trace.moe_layers), passes.n_in_last_layer[-1]
+    is_whole = (
+        passes.last_layer[-1] == passes.layers[-1] and passes.n_of_pass[-1] == n_tokens * n_layers
+    )
+    return None if is_whole else int(passes.number[-1])
 
 
 def whole_decode_rows(trace: "Trace") -> np.ndarray:

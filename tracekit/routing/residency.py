@@ -3,6 +3,7 @@
 import numpy as np
 
 from tracekit.routing.grid import decode_order
+from tracekit.routing.passes import Columns, whole_passes
 from tracekit.trace import Trace, TraceError
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
@@ -42,10 +43,14 @@ def recorded_states(trace: Trace) -> np.ndarray:
     uint8 [rows, k]
         `MISS`, `HIT`, `PREFETCHED`, `DROPPED` or `UNKNOWN`.
     """
-    states = trace.routing(["residency"])["residency"].copy()
+    return _states(trace.routing(["residency", *["dropped"] * trace.has("dropped")]))
+
+
+def _states(rows: Columns) -> np.ndarray:
+    states = rows["residency"].copy()
     states[states > PREFETCHED] = UNKNOWN
-    if trace.has("dropped"):
-        states[trace.routing(["dropped"])["dropped"] == 1] = DROPPED
+    if "dropped" in rows:
+        states[rows["dropped"] == 1] = DROPPED
     return states
 
 
@@ -68,6 +73,11 @@ def recorded_decode_states(trace: Trace, lookups_only: bool = False) -> np.ndarr
 def _first_only(trace: Trace, states: np.ndarray) -> np.ndarray:
     """Return `states` with `REPEATED` for an expert that its batch was asked for before."""
     rows = trace.routing(["pass", "layer", "experts"])
+    return _without_repeats(rows, states, trace)
+
+
+def _without_repeats(rows: Columns, states: np.ndarray, trace: Trace) -> np.ndarray:
+    """Return the states of rows of whole passes with `REPEATED`, as `_first_only` does."""
     row, slot = np.nonzero(states <= PREFETCHED)
     batch = rows["pass"][row].astype(np.int64) * trace.n_layer + rows["layer"][row]
     key = batch * trace.n_expert + rows["experts"][row, slot]
@@ -88,13 +98,17 @@ def recorded_rates(trace: Trace) -> dict[str, int | float | None]:
     if not trace.has("residency"):
         names = ("lookups", "lookups_decode", "hit_rate_cumulative", "hit_rate_decode")
         return {f"recorded_{name}": None for name in names}
-    states = _first_only(trace, recorded_states(trace))
-    looked_up = states <= PREFETCHED
-    resident = looked_up & (states != MISS)
-    decode = trace.routing(["phase"])["phase"] == DECODE
-    lookups, hits = int(np.count_nonzero(looked_up)), int(np.count_nonzero(resident))
-    lookups_decode = int(np.count_nonzero(looked_up[decode]))
-    hits_decode = int(np.count_nonzero(resident[decode]))
+    columns = ["phase", "layer", "experts", "residency", *["dropped"] * trace.has("dropped")]
+    lookups = hits = lookups_decode = hits_decode = 0
+    for rows in whole_passes(trace, columns):
+        states = _without_repeats(rows, _states(rows), trace)
+        looked_up = states <= PREFETCHED
+        resident = looked_up & (states != MISS)
+        decode = rows["phase"] == DECODE
+        lookups += int(np.count_nonzero(looked_up))
+        hits += int(np.count_nonzero(resident))
+        lookups_decode += int(np.count_nonzero(looked_up[decode]))
+        hits_decode += int(np.count_nonzero(resident[decode]))
     return {
         "recorded_lookups": lookups,
         "recorded_lookups_decode": lookups_decode,

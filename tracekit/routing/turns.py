@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.routing.cut import whole_decode_rows
+from tracekit.routing.cut import cut_pass
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
 from tracekit.trace.schema import DECODE
@@ -40,8 +40,10 @@ class DecodedTurns:
         MissingDataError
             No turn decoded a token.
         """
-        decode = trace.routing(["turn"])["turn"][whole_decode_rows(trace)]
-        turn, n_rows = np.unique(decode, return_counts=True)
+        passes = trace.passes
+        decode = (passes.phase == DECODE) & (passes.number != cut_pass(trace))
+        turn, of_turn = np.unique(passes.turn[decode], return_inverse=True)
+        n_rows = np.bincount(of_turn, passes.n_of_pass[decode]).astype(np.int64)
         if not len(turn):
             raise MissingDataError(
                 f"{trace.name} holds no decoded token, and in a prefill every routing is known at "

@@ -76,6 +76,7 @@ def rank(scores: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """
     ranks = np.empty(selected.shape, np.int32)
     near_tie = np.empty(len(selected), np.bool_)
+    selected = np.ascontiguousarray(selected)
     _rank_selected(scores, selected, ranks, near_tie, np.float32(NEAR_TIE))
     return ranks, near_tie
 

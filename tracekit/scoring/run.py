@@ -55,7 +55,7 @@ def score(
     """
     n_layers = len(trace.moe_layers)
     tallies = [Tally(n_layers, trace.top_k, named, len(units)) for _ in entries]
-    total = int(np.count_nonzero(trace.routing(["phase"])["phase"] == DECODE))
+    total = trace.passes.rows_of_phase(DECODE)
     with ThreadPoolExecutor(jobs) as pool:
         for block, parts in unseen_parts(trace, entries, training, block_tokens):
             asked = []

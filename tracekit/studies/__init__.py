@@ -6,11 +6,13 @@ and says of each claim whether it holds.
 
 from tracekit.studies.claims import Verdict
 from tracekit.studies.find import measured_paths, trace_paths
+from tracekit.studies.finished import FinishedWork
 from tracekit.studies.former import is_former_result
 from tracekit.studies.run import StudyResult, sweep
 from tracekit.studies.spec import Study, read_study
 
 __all__ = [
+    "FinishedWork",
     "Study",
     "StudyResult",
     "Verdict",

@@ -10,8 +10,10 @@ from tracekit import datasets
 from tracekit.figures import joined
 from tracekit.formats import open_any
 from tracekit.replaying.agreement import verified
+from tracekit.studies.files import TraceFile
 from tracekit.studies.spec import Study
 from tracekit.trace import Trace, TracekitError
+from tracekit.trace.urls import is_url
 
 TRACES_VARIABLE = "TRACEKIT_TRACES"
 
@@ -32,6 +34,15 @@ def open_traces(study: Study, folder: str | Path | None = None) -> dict[str, Tra
     """
     paths = trace_paths(study, folder)
     return {name: verified(open_any(path)) for name, path in paths.items()}
+
+
+def trace_files(study: Study, folder: str | Path | None = None) -> dict[str, TraceFile]:
+    """Return the place and the digest of every trace of `study`, for whoever opens it elsewhere.
+
+    Arguments and errors are those of `open_traces`.
+    """
+    paths = trace_paths(study, folder)
+    return {name: TraceFile.of(open_any(path), path) for name, path in paths.items()}
 
 
 def trace_paths(study: Study, folder: str | Path | None = None) -> dict[str, Path]:
@@ -56,7 +67,9 @@ def _locate(
 ) -> list[Path]:
     if source is None:
         return [
-            datasets.resolve(file) if file.startswith(datasets.PREFIX) else study.path.parent / file
+            datasets.resolve(file)
+            if file.startswith(datasets.PREFIX) or is_url(file)
+            else study.path.parent / file
             for file in files
         ]
     named = fetched or os.environ.get(TRACES_VARIABLE)

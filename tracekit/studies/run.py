@@ -3,34 +3,30 @@
 In: a study. Out: the table of its result, and for each claim whether it holds. Nothing is written.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
-from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.closure import closures
-from tracekit.arguments import as_list
-from tracekit.figures import csv_cell, printable, settings
-from tracekit.policies import POLICIES, load_policies
-from tracekit.policies.bound import PRICES
-from tracekit.predictors import Horizon
-from tracekit.replaying import replay
-from tracekit.scoring import predict
+from tracekit.figures import csv_cell, printable
 from tracekit.studies.claims import Verdict, decide
-from tracekit.studies.find import open_traces
-from tracekit.studies.spec import Run, Study, read_study
+from tracekit.studies.course import Course
+from tracekit.studies.elsewhere import run_on
+from tracekit.studies.files import TraceFile
+from tracekit.studies.find import open_traces, trace_files
+from tracekit.studies.finished import FinishedWork
+from tracekit.studies.local import run_here
+from tracekit.studies.spec import Study, read_study
 from tracekit.studies.transfers import measured_runs, transferred
+from tracekit.studies.units import units_of
 from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace, UsageError
 
-# How long a fit took differs from run to run.
-_NOT_REPRODUCIBLE = ("fit_seconds",)
 # Figures of a predictor may differ in the last digits from one processor to another.
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-6
 
@@ -131,8 +127,10 @@ def sweep(
     *,
     jobs: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    executor: Any = None,
+    finished: str | Path | FinishedWork | None = None,
 ) -> StudyResult:
-    """Run a study and decide its claims; nothing is written.
+    """Run a study and decide its claims; no result table is written.
 
     Parameters
     ----------
@@ -141,126 +139,71 @@ def sweep(
     traces : str or Path, optional
         The folder of fetched traces; the environment's TRACEKIT_TRACES by default.
     jobs : int, optional
-        Threads.
+        Threads, where there is no `executor`.
     progress : callable, optional
-        Called with (done, total) as runs get done.
+        Called with (done, total) as runs get done, each over one trace with one seed.
+    executor : dask client or executor, optional
+        Where to run: a ``dask.distributed.Client``, or anything with the ``submit`` of
+        ``concurrent.futures``. Workers open the traces themselves, under the paths that they have
+        here. The figures are those of a run without, to the last bit.
+    finished : str, Path or FinishedWork, optional
+        A file to which finished work is added as it gets done. What it holds of the same trace,
+        parameters and version of tracekit is not run again.
 
     Raises
     ------
     UsageError
-        The study is not valid, or a claim is about nothing.
+        The study is not valid, a claim is about nothing, `executor` is none, or `finished` is
+        another kind of file.
     TracekitError
-        A trace that has to be fetched is not there, or lacks the data that a run needs.
+        A trace that has to be fetched is not there, or lacks the data that a run needs. Or a
+        worker cannot open a trace, has another version of tracekit, or dies again and again.
     """
     if not isinstance(study, Study):
         study = read_study(study)
-    opened = open_traces(study, traces)
+    opened: Mapping[str, Trace | TraceFile] = (
+        open_traces(study, traces) if executor is None else trace_files(study, traces)
+    )
     measured = measured_runs(study, traces)
-    work = [(name, run) for run in study.runs for name in run.traces or opened]
-    n_parts = len(work) + len(study.transfers)
-    frames, notes = [], []
-    for done, (name, run) in enumerate(work, 1):
-        for frame, sentences in _run(opened[name], run, opened.get(run.warm), jobs):
-            frames.append(frame.assign(trace=name))
-            notes += [f"{name}: {sentence}" for sentence in sentences]
-        if progress is not None:
-            progress(done, n_parts)
-    for done, transfer in enumerate(study.transfers, len(work) + 1):
-        frame = transferred(transfer, measured[transfer.measured])
-        frames.append(frame.assign(trace=transfer.measured))
-        if progress is not None:
-            progress(done, n_parts)
-    if not frames:
+    if isinstance(finished, str | Path):
+        finished = FinishedWork(finished)
+    courses = [
+        Course(unit, finished)
+        for run in study.runs
+        for name in run.traces or opened
+        for unit in units_of(name, opened[name], opened.get(run.warm), run)
+    ]
+    if not courses and not study.transfers:
         raise UsageError(f"{study.path} runs nothing; give it a trace, a [[run]] and a seed.")
-    frame = _combined(frames)
+    try:
+        if executor is None:
+            run_here(courses, jobs, progress)
+        else:
+            run_on(executor, courses, progress)
+    finally:
+        if finished is not None:
+            finished.close()
+    parts = [course.part for course in courses if course.part is not None]
+    frame = _combined(
+        [
+            *(part.frame for part in parts),
+            *(
+                transferred(each, measured[each.measured]).assign(trace=each.measured)
+                for each in study.transfers
+            ),
+        ]
+    )
     verdicts = [decide(claim, frame) for claim in study.claims]
-    warnings = dict.fromkeys(sentence for trace in opened.values() for sentence in trace.warnings)
-    return StudyResult(study, frame, verdicts, list(dict.fromkeys(notes)), list(warnings))
-
-
-def _run(
-    trace: Trace, run: Run, warm: Trace | None, jobs: int | None
-) -> list[tuple[pd.DataFrame, list[str]]]:
-    """Return the tables of a run over one trace, each with its notes."""
-    if run.predictors:
-        return [_scored(trace, run, dict(params), jobs) for params in _combinations(run.params)]
-    cycle = trace.token_cycle_bytes
-    cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
-    if run.closures:
-        return [_ranked(trace, run, cache_bytes)]
-    params = {"bound.prices": PRICES, **run.params}
-    stochastic = {name for name in run.policies if POLICIES.find(name).stochastic}
-    results = []
-    for number, seed in enumerate(run.seeds):
-        policies = [name for name in run.policies if number == 0 or name in stochastic]
-        if not policies:
-            continue
-        result = replay(
-            trace,
-            policies,
-            cache_mib=run.cache_mib or None,
-            cache_fraction=run.cache_fraction or None,
-            cache_bytes=cache_bytes or None,
-            cache_slots=run.cache_slots or None,
-            params=params if number == 0 else _of(policies, params),
-            bypass=run.bypass,
-            skip=run.skip,
-            warm=warm,
-            seed=seed,
-            jobs=jobs,
-        )
-        frame = result.frame.drop(columns="label")
-        frame["params"] = frame["params"].map(settings)
-        frame = frame.assign(skip=run.skip, warm=run.warm)
-        cycles = (frame["cache_bytes"] / cycle).round(6)
-        frame.insert(frame.columns.get_loc("cache_mib") + 1, "cache_cycles", cycles)
-        seeds = [seed if name in stochastic else None for name in frame["policy"]]
-        frame["seed"] = pd.Series(seeds, frame.index, dtype=object)
-        results.append((frame, result.notes))
-    return results
-
-
-def _combinations(params: Mapping[str, Any]) -> Iterator[Iterable[tuple[str, Any]]]:
-    """Yield each combination of the values of `params`; one without any if there are none."""
-    values = ([(name, value) for value in as_list(given)] for name, given in params.items())
-    return product(*values)
-
-
-def _scored(
-    trace: Trace, run: Run, params: Mapping[str, Any], jobs: int | None
-) -> tuple[pd.DataFrame, list[str]]:
-    """Return the accuracies of the predictors of a run with one set of parameters."""
-    horizons = cast("list[Horizon]", run.horizon)  # `predict` refuses other texts
-    result = predict(
-        trace,
-        run.predictors,
-        horizons,
-        run.named or None,
-        per_layer=False,
-        params=params,
-        jobs=jobs,
+    warnings = {name: trace.warnings for name, trace in opened.items()}
+    for part in parts:
+        warnings |= part.warnings
+    return StudyResult(
+        study,
+        frame,
+        verdicts,
+        list(dict.fromkeys(sentence for part in parts for sentence in part.notes)),
+        list(dict.fromkeys(sentence for of_trace in warnings.values() for sentence in of_trace)),
     )
-    frame = result.frame.drop(columns=list(_NOT_REPRODUCIBLE), errors="ignore")
-    return frame.assign(params=settings(params)) if params else frame, result.notes
-
-
-def _ranked(trace: Trace, run: Run, cache_bytes: Sequence[int]) -> tuple[pd.DataFrame, list[str]]:
-    """Return the closures of the policies of a run, and what was left out."""
-    frame = closures(
-        trace,
-        load_policies(run.policies, run.params, run.seeds[0]),
-        cache_mib=run.cache_mib or None,
-        cache_fraction=run.cache_fraction or None,
-        cache_bytes=list(cache_bytes) or None,
-        bypass=run.bypass,
-    )
-    return frame.assign(params=frame["params"].map(settings)), frame.attrs["notes"]
-
-
-def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of `params` that are of `policies` or the bound, which any row is compared with."""
-    owners = {*policies, *(POLICIES.find(name).name for name in policies), "bound"}
-    return {name: value for name, value in params.items() if name.rpartition(".")[0] in owners}
 
 
 def _combined(frames: list[pd.DataFrame]) -> pd.DataFrame:

@@ -224,6 +224,11 @@ class Study:
         """Where the result table stands."""
         return self.path.with_suffix(".csv")
 
+    @property
+    def finished_path(self) -> Path:
+        """Where finished work is kept."""
+        return self.path.with_suffix(".finished.jsonl")
+
 
 def read_study(path: str | Path) -> Study:
     """Read a study.

@@ -37,10 +37,10 @@ def describe(trace: Trace) -> dict[str, Any]:
     trace : Trace
     """
     model = asdict(trace.facts.model)
-    rows = trace.routing(["turn", "pass", "phase"])
+    passes = trace.passes
     phase, kept = trace.steps(["phase"])["phase"], trace.kept
     agreement = trace.facts.current_agreement
-    decode_passes = np.unique(rows["pass"][rows["phase"] == DECODE])
+    n_decode_passes = int(np.count_nonzero(passes.phase == DECODE))
     model["moe_layers"] = len(trace.moe_layers)
     return {
         "path": trace.name,
@@ -51,16 +51,16 @@ def describe(trace: Trace) -> dict[str, Any]:
         "model": model,
         "engine": None if trace.facts.engine is None else asdict(trace.facts.engine),
         "turns": trace.n_turns,
-        "passes": len(np.unique(rows["pass"])),
-        "passes_decode": len(decode_passes),
+        "passes": len(passes),
+        "passes_decode": n_decode_passes,
         "tokens_prefill": int(np.count_nonzero((phase == PREFILL) & kept)),
         "tokens_decode": trace.n_decoded,
         "tokens_cancelled": int(np.count_nonzero((phase == PREFILL) & ~kept)),
         "tokens_rejected": int(np.count_nonzero((phase == DECODE) & ~kept)),
-        "routings_prefill": int(np.count_nonzero(rows["phase"] == PREFILL)),
-        "routings_decode": int(np.count_nonzero(rows["phase"] == DECODE)),
+        "routings_prefill": passes.rows_of_phase(PREFILL),
+        "routings_decode": passes.rows_of_phase(DECODE),
         **_sizes(trace),
-        **_means(trace, len(decode_passes)),
+        **_means(trace, n_decode_passes),
         **_of_run(trace),
         "columns": {
             file: [c for c in trace.rows(file).schema.names if trace.rows(file).has_values(c)]

@@ -5,7 +5,7 @@ In: the model's facts, the sizes of the layers, the columns of the routings. Out
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -25,7 +25,9 @@ COLUMNS = (
 
 
 def digest(
-    model: ModelFacts, layers: Mapping[str, np.ndarray], column: Callable[[str], np.ndarray]
+    model: ModelFacts,
+    layers: Mapping[str, np.ndarray],
+    blocks: Callable[[str], Iterable[np.ndarray]],
 ) -> str:
     """Return the sha256, as hex digits, of the routings and of the sizes of the experts.
 
@@ -36,17 +38,28 @@ def digest(
     model : ModelFacts
     layers : mapping
         `layer` and `expert_bytes` of the layers, each [n].
-    column : callable
-        Returns one of `COLUMNS` of the routings, [rows] or [rows, k].
+    blocks : callable
+        Returns the blocks, one after the other, of one of `COLUMNS` of the routings: [rows] or
+        [rows, k].
     """
+    sha = _of_sizes(model, layers)
+    for name in COLUMNS:
+        for values in blocks(name):
+            if values.dtype.kind == "f":
+                values = np.where(np.isnan(values), np.float32(np.nan), values)
+            sha.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
+    return sha.hexdigest()
+
+
+def sizes_digest(model: ModelFacts, layers: Mapping[str, np.ndarray]) -> str:
+    """Return the sha256, as hex digits, of the sizes alone: what `digest` begins with."""
+    return _of_sizes(model, layers).hexdigest()
+
+
+def _of_sizes(model: ModelFacts, layers: Mapping[str, np.ndarray]) -> "hashlib._Hash":
     sha = hashlib.sha256()
     sha.update(json.dumps([model.n_layer, model.n_expert, model.top_k]).encode())
     order = np.argsort(layers["layer"])
     for name, dtype in (("layer", "<i2"), ("expert_bytes", "<i8")):
         sha.update(layers[name][order].astype(dtype).tobytes())
-    for name in COLUMNS:
-        values = column(name)
-        if values.dtype.kind == "f":
-            values = np.where(np.isnan(values), np.float32(np.nan), values)
-        sha.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
-    return sha.hexdigest()
+    return sha

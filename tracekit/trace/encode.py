@@ -6,16 +6,18 @@ all. This module knows nothing of what the columns mean.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracekit.trace.atomic import whole_file
 from tracekit.trace.columns import spread_nulls, to_numpy, value_type
-from tracekit.trace.passes import group_ends
-from tracekit.trace.rows import Rows, WithColumn, width
+from tracekit.trace.passes import group_ends, group_rows, pass_starts
+from tracekit.trace.rows import Rows, width
 from tracekit.trace.schema import LAYERS_FILE
 
 
@@ -87,7 +89,7 @@ def write_groups(path: Path, schema: pa.Schema, groups: Iterator[pa.Table]) -> N
             writer.write(table)
 
 
-def write_rows(path: Path, schema: pa.Schema, rows: Rows | WithColumn) -> None:
+def write_rows(path: Path, schema: pa.Schema, rows: Rows) -> None:
     """Write the rows of a trace file that has a `pass` column, in bounded memory.
 
     Parameters
@@ -95,19 +97,78 @@ def write_rows(path: Path, schema: pa.Schema, rows: Rows | WithColumn) -> None:
     path : Path
     schema : pa.Schema
         Of the file; `rows` must have its columns.
-    rows : Rows or WithColumn
+    rows : Rows
 
     Raises
     ------
     TracekitError
     """
-    places = rows.read(["pass", "phase", "step"])
     bytes_of_row = sum(width(field.type) for field in schema)
-    passes, phases, steps = (to_numpy(places[name]) for name in places.column_names)
-    ends = group_ends(passes, phases, steps, bytes_of_row)
-    starts = [0, *ends[:-1]]
-    groups = (rows.read(schema.names, a, b) for a, b in zip(starts, ends, strict=False))
-    write_groups(path, schema, groups)
+    starts, phases, rows_of_token = _places(rows)
+    most = group_rows(rows.n_rows, rows_of_token, bytes_of_row)
+    ends = group_ends(starts, phases, rows.n_rows, most)
+    write_groups(path, schema, rows.read_each(schema.names, pairwise([0, *ends])))
+
+
+def _places(rows: Rows) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the first row of each pass, its phase, and how many rows a token has."""
+    names = [name for name in ("pass", "phase", "layer") if name in rows.schema.names]
+    spans = rows.spans(names)
+    starts, phases, layers = [], [], set()
+    last = None
+    for (start, _), table in zip(spans, rows.read_each(names, spans), strict=True):
+        passes = to_numpy(table["pass"])
+        begins = pass_starts(passes)
+        if last is not None and len(passes) and passes[0] == last:
+            begins = begins[1:]
+        last = passes[-1] if len(passes) else last
+        starts.append(start + begins)
+        phases.append(to_numpy(table["phase"])[begins])
+        if "layer" in names:
+            layers.update(np.unique(to_numpy(table["layer"])).tolist())
+    return np.concatenate(starts), np.concatenate(phases), max(1, len(layers))
+
+
+class GrowingGroups:
+    """Writes row groups that are the larger the longer the file is, from tables of whole passes.
+
+    Parameters
+    ----------
+    writer : GroupWriter
+    schema : pa.Schema
+    """
+
+    def __init__(self, writer: GroupWriter, schema: pa.Schema):
+        self._writer = writer
+        self._bytes_of_row = sum(width(field.type) for field in schema)
+        self._waiting: list[pa.Table] = []
+        self._n_waiting = self._n_rows = 0
+
+    def write(
+        self, table: pa.Table, starts: np.ndarray, phases: np.ndarray, rows_of_token: int
+    ) -> None:
+        """Take a table.
+
+        Parameters
+        ----------
+        table : pa.Table
+        starts, phases : [P]
+            The first row in the table, and the phase, of each of its passes.
+        rows_of_token : int
+        """
+        self._n_rows += table.num_rows
+        most = group_rows(self._n_rows, rows_of_token, self._bytes_of_row)
+        for start, stop in pairwise([0, *group_ends(starts, phases, table.num_rows, most)]):
+            if self._n_waiting + stop - start > most:
+                self.flush()
+            self._waiting.append(table.slice(start, stop - start))
+            self._n_waiting += stop - start
+
+    def flush(self) -> None:
+        """Write what is gathered."""
+        if self._waiting:
+            self._writer.write(pa.concat_tables(self._waiting).combine_chunks())
+        self._waiting, self._n_waiting = [], 0
 
 
 def write_layers(folder: Path, table: pa.Table) -> None:

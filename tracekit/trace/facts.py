@@ -6,6 +6,7 @@ of their types and fit together. This module knows nothing of the rows of a trac
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeGuard, TypeVar
@@ -24,7 +25,8 @@ CAPTURES = {"logits": "logits", "gate_input": "gate inputs", "embedding": "embed
 MOST_EXPERTS = 1 << 20
 
 _SCHEMA = "tracekit.trace/"
-Part = TypeVar("Part", "ModelFacts", "EngineFacts", Agreement)
+_SHA256 = re.compile("[0-9a-f]{64}")
+Part = TypeVar("Part", "ModelFacts", "EngineFacts", Agreement, "KeptDigest")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,25 @@ class EngineFacts:
 
 
 @dataclass(frozen=True)
+class KeptDigest:
+    """The digest of a trace as it was written, and by what a reader knows that it is of these files.
+
+    Attributes
+    ----------
+    sha256 : str
+        As `tracekit.trace.digest.digest` computes it.
+    sizes_sha256 : str
+        Of the model's and the experts' sizes alone.
+    routing_bytes : int
+        Size of ``routing.parquet``.
+    """
+
+    sha256: str
+    sizes_sha256: str
+    routing_bytes: int
+
+
+@dataclass(frozen=True)
 class TraceFacts:
     """The content of ``trace.json``.
 
@@ -95,6 +116,8 @@ class TraceFacts:
         ``{"n_expert": "the largest expert id + 1"}``.
     agreement : Agreement or None
         Whether a replay gives what the engine recorded; None if nobody has compared them.
+    digest : KeptDigest or None
+        Of the files; None of an incomplete trace, and of one written by an older version.
     captured : list of str or None
         Which of `CAPTURES` were copied out of the model while its passes were timed: what that took is
         part of their times. None: not known.
@@ -114,6 +137,7 @@ class TraceFacts:
     slot_order: str = "ranked"
     inferred: dict[str, str] = field(default_factory=dict)
     agreement: Agreement | None = None
+    digest: KeptDigest | None = field(default=None, compare=False)
     captured: list[str] | None = None
 
     @property
@@ -149,6 +173,8 @@ class TraceFacts:
             parts["engine"] = _part(EngineFacts, data, "engine", where)
         if data.get("agreement") is not None:
             parts["agreement"] = _part(Agreement, data, "agreement", where)
+        if data.get("digest") is not None:
+            parts["digest"] = _part(KeptDigest, data, "digest", where)
         facts = build(cls, {**data, **parts}, where, TraceError)
         facts.check(where)
         return facts
@@ -165,6 +191,11 @@ class TraceFacts:
         _check_word("gating", self.model.gating, (None, *GATINGS), where)
         _check_word("source", self.source, SOURCES, where)
         _check_word("slot_order", self.slot_order, SLOT_ORDERS, where)
+        if self.digest is not None and not _SHA256.fullmatch(self.digest.sha256):
+            raise TraceError(
+                f"{where}: digest {shown(self.digest.sha256)} is no sha256; take it out, and "
+                "`tracekit info --verify` writes the true one."
+            )
         for name in self.captured or ():
             _check_word("captured", name, tuple(CAPTURES), where)
 

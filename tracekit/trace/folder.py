@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.atomic import sync_names, work_name, write_json, writing
 from tracekit.trace.errors import TracekitError, UsageError
-from tracekit.trace.facts import is_trace_json
+from tracekit.trace.facts import KeptDigest, is_trace_json
 from tracekit.trace.schema import FACTS_FILE
 from tracekit.trace.storage import read_json
 
@@ -73,7 +73,12 @@ def _is_trace(path: Path) -> bool:
 
 
 def keep_agreement(path: Path, agreement: Agreement) -> None:
-    """Write `agreement` into the ``trace.json`` of the trace at `path`.
+    """Write `agreement` into the ``trace.json`` of the trace at `path`; errors are of `keep_digest`."""
+    _keep(path, "agreement", asdict(agreement))
+
+
+def keep_digest(path: Path, digest: KeptDigest) -> None:
+    """Write `digest` into the ``trace.json`` of the trace at `path`.
 
     Raises
     ------
@@ -82,13 +87,17 @@ def keep_agreement(path: Path, agreement: Agreement) -> None:
     TracekitError
         ``trace.json`` cannot be read or written.
     """
+    _keep(path, "digest", asdict(digest))
+
+
+def _keep(path: Path, name: str, value: dict[str, Any]) -> None:
     with writing(path / FACTS_FILE):
         folder = os.open(path, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks
             _lock_or_refuse(folder, path)
         facts = read_json(path)  # and not `TraceFacts`: it keeps what a later version has written
-        write_json(path, {**facts, "agreement": asdict(agreement)})
+        write_json(path, {**facts, name: value})
     finally:
         os.close(folder)
 

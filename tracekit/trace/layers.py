@@ -68,15 +68,11 @@ class LayerTable:
         return np.array(sizes, dtype=np.int64)
 
     def routed(self, layers: np.ndarray) -> np.ndarray:
-        """Return which layers are among those of the routings, `layers` [n]: ascending, int16 [L].
-
-        Without a routing, return the layers that have an expert size.
-        """
-        seen = np.bincount(layers, minlength=1)
-        if not seen.any():
-            columns = self.scalars
-            return locked(columns["layer"][columns["expert_bytes"] >= 0])
-        return locked(np.flatnonzero(seen).astype(np.int16))
+        """Return `layers`, those of the routings, or if there are none those that have a size."""
+        if len(layers):
+            return locked(layers)
+        columns = self.scalars
+        return locked(columns["layer"][columns["expert_bytes"] >= 0])
 
     def array(self, layer: int, name: str) -> np.ndarray | None:
         """Return an array of a layer, as `Trace.layer_array` documents it.

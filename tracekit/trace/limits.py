@@ -4,8 +4,6 @@ In: sizes. Out: nothing, or a `TraceError`. No limit here is one on the size of 
 is a large file. What is limited is how many times its size a file may open into.
 """
 
-from pathlib import Path
-
 from tracekit.trace.errors import TraceError
 
 # A trace of 200 layers in which every token selects the same experts opens into 400 times its file;
@@ -23,7 +21,12 @@ def allowed_bytes(file_bytes: int, most_times: int = MOST_TIMES) -> int:
 
 
 def too_large(
-    path: Path, file_bytes: int, most_times: int = MOST_TIMES, *, where: str = "", mend: str = _MEND
+    path: object,
+    file_bytes: int,
+    most_times: int = MOST_TIMES,
+    *,
+    where: str = "",
+    mend: str = _MEND,
 ) -> TraceError:
     """Return the error about a file that opens into more than is allowed; `where` in it, if known."""
     return TraceError(

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracekit.trace.checks import Arrays
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.pass_table import PassTable
 from tracekit.trace.passes import pass_starts
 from tracekit.trace.schema import DECODE, PREFILL
 
@@ -21,7 +22,8 @@ LATE = "begins_late"
 def missing_rows(
     name: str,
     facts: TraceFacts,
-    rows: Arrays,
+    routed: PassTable,
+    rows: Callable[[int, int], Arrays],
     steps: Arrays,
     kept: Callable[[], np.ndarray],
     layers: Arrays,
@@ -36,8 +38,10 @@ def missing_rows(
     ----------
     name : str
     facts : TraceFacts
-    rows : mapping
-        `pass`, `phase`, `step`, `layer` of the routings, each [n], in (pass, layer, step) order.
+    routed : PassTable
+        The passes of the routings.
+    rows : callable
+        Returns `step` and `layer` of the routings from one row to before another.
     steps : mapping
         `turn`, `pass`, `phase`, `step` of the steps, each [m], in (pass, step) order.
     kept : callable
@@ -47,11 +51,11 @@ def missing_rows(
     """
     if not len(steps["pass"]):
         return None
-    found = [*_passes(steps), *_turns(steps), *_routings(facts.complete, rows, steps, kept)]
+    found = [*_passes(steps), *_turns(steps), *_routings(facts.complete, routed, rows, steps, kept)]
     if LATE not in facts.notes:
         found += _late_turns(steps, kept)
     if facts.complete:
-        found += _layers(rows, steps, layers)
+        found += _layers(routed.layers, steps, layers)
     if not found:
         return None
     return (
@@ -98,13 +102,12 @@ def _late_turns(steps: Arrays, kept: Callable[[], np.ndarray]) -> Iterator[str]:
         yield f"turn {steps['turn'][starts[turn]]} begins at step {first[turn]}, not at 0{more}"
 
 
-def _layers(rows: Arrays, steps: Arrays, layers: Arrays) -> Iterator[str]:
+def _layers(routed: np.ndarray, steps: Arrays, layers: Arrays) -> Iterator[str]:
     """Name the layers that have experts and no routing.
 
     Once a token was decoded, layers above the last that routed are those of a draft head, which did
     not run. Without one the last layer may have no routing, and any other must.
     """
-    routed = np.flatnonzero(np.bincount(rows["layer"]))
     sized = layers["layer"][layers["expert_bytes"] >= 0]
     has_decoded = (steps["phase"] == DECODE).any()
     below = (routed if has_decoded else sized).max(initial=-1)
@@ -116,63 +119,73 @@ def _layers(rows: Arrays, steps: Arrays, layers: Arrays) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Prompts:
-    """The prefill passes: their first rows and counts among the steps and among the routings."""
+    """The prefill passes: their first steps and counts, and their places among all passes."""
 
     step_start: np.ndarray
     n_steps: np.ndarray
     row_start: np.ndarray
     n_rows: np.ndarray
+    n_before_last: np.ndarray  # routings of layers before the last that routed
 
-
-def _prompts(rows: Arrays, steps: Arrays) -> _Prompts:
-    step_start = pass_starts(steps["pass"])
-    n_steps = np.diff(np.append(step_start, len(steps["pass"])))
-    prefill = steps["phase"][step_start] == PREFILL
-    step_start, n_steps = step_start[prefill], n_steps[prefill]
-    passes = steps["pass"][step_start]
-    row_start = np.searchsorted(rows["pass"], passes, side="left")
-    row_stop = np.searchsorted(rows["pass"], passes, side="right")
-    return _Prompts(step_start, n_steps, row_start, row_stop - row_start)
+    @classmethod
+    def of(cls, routed: PassTable, steps: Arrays) -> "_Prompts":
+        step_start = pass_starts(steps["pass"])
+        n_steps = np.diff(np.append(step_start, len(steps["pass"])))
+        prefill = steps["phase"][step_start] == PREFILL
+        step_start, n_steps = step_start[prefill], n_steps[prefill]
+        passes = steps["pass"][step_start]
+        at = np.searchsorted(routed.number, passes)
+        is_routed = at < len(routed)
+        is_routed[is_routed] = routed.number[at[is_routed]] == passes[is_routed]
+        found = at[is_routed]
+        row_start, n_rows, before = (np.zeros(len(passes), np.int64) for _ in range(3))
+        row_start[is_routed] = routed.first_row[found]
+        n_rows[is_routed] = routed.n_of_pass[found]
+        in_last = np.where(routed.last_layer == routed.layers[-1], routed.n_in_last_layer, 0)
+        before[is_routed] = n_rows[is_routed] - in_last[found]
+        return cls(step_start, n_steps, row_start, n_rows, before)
 
 
 def _routings(
-    complete: bool, rows: Arrays, steps: Arrays, kept: Callable[[], np.ndarray]
+    complete: bool,
+    routed: PassTable,
+    rows: Callable[[int, int], Arrays],
+    steps: Arrays,
+    kept: Callable[[], np.ndarray],
 ) -> Iterator[str]:
     """Name the first routing that a layer of a prompt lacks, and how many there are.
 
     The last layer may route fewer tokens than the others, or none: llama.cpp drops those whose
     output nobody wants.
     """
-    routed = np.flatnonzero(np.bincount(rows["layer"]))
-    prompts = _prompts(rows, steps)
-    if len(routed) < 2 or not len(prompts.step_start):
+    layers = routed.layers
+    if len(layers) < 2:
         return
-    before_last = np.append(0, np.cumsum(rows["layer"] != routed[-1]))
-    present = before_last[prompts.row_start + prompts.n_rows] - before_last[prompts.row_start]
-    lacking = prompts.n_steps * (len(routed) - 1) - present
+    prompts = _Prompts.of(routed, steps)
+    if not len(prompts.step_start):
+        return
+    lacking = prompts.n_steps * (len(layers) - 1) - prompts.n_before_last
     if not complete and steps["phase"][-1] == PREFILL:
         lacking[-1] = 0  # of what was cut off it was said that it is
     stayed = kept() if lacking.any() else np.empty(0, np.bool_)
     total, first = 0, None
     for number in np.flatnonzero(lacking).tolist():
         start, n_steps = int(prompts.step_start[number]), int(prompts.n_steps[number])
-        of_pass = slice(
-            int(prompts.row_start[number]),
-            int(prompts.row_start[number] + prompts.n_rows[number]),
-        )
-        place = np.searchsorted(routed, rows["layer"][of_pass]) * n_steps
-        place += rows["step"][of_pass] - steps["step"][start]
+        row = int(prompts.row_start[number])
+        of_pass = rows(row, row + int(prompts.n_rows[number]))
+        place = np.searchsorted(layers, of_pass["layer"]) * n_steps
+        place += of_pass["step"] - steps["step"][start]
         # A cancelled prompt has routings up to where it was cancelled.
         is_cancelled = not stayed[start : start + n_steps].any()
         if is_cancelled and (place == np.arange(len(place))).all():
             continue
         total += int(lacking[number])
         if first is None:
-            expected = np.arange(n_steps * (len(routed) - 1))
+            expected = np.arange(n_steps * (len(layers) - 1))
             layer, step = divmod(int(np.setdiff1d(expected, place)[0]), n_steps)
             first = (
                 f"step {steps['step'][start] + step} of turn {steps['turn'][start]} at layer "
-                f"{routed[layer]}"
+                f"{layers[layer]}"
             )
     if total == 1:
         yield f"the prompt's routing of {first} is missing"

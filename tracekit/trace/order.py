@@ -10,6 +10,7 @@ import numpy as np
 
 from tracekit.trace.checks import Arrays, Where, first_true
 from tracekit.trace.errors import TraceError
+from tracekit.trace.pass_table import PassTable, distinct
 from tracekit.trace.passes import pass_starts
 from tracekit.trace.schema import DECODE, PREFILL
 
@@ -19,7 +20,9 @@ _NO_GAP = (
 )
 
 
-def check_routing(where: Where, rows: Arrays, complete: bool) -> None:
+def check_routing(
+    where: Where, rows: Arrays, complete: bool, layers: np.ndarray | None = None
+) -> None:
     """Check that the routings stand in (pass, layer, step) order and that none is missing.
 
     Parameters
@@ -29,6 +32,8 @@ def check_routing(where: Where, rows: Arrays, complete: bool) -> None:
         `turn`, `pass`, `phase`, `step`, `layer`, each [n].
     complete : bool
         An incomplete trace may lack the last layers of its last pass.
+    layers : [L], optional
+        The layers that routed, ascending; by default those of `rows`.
 
     Raises
     ------
@@ -38,7 +43,8 @@ def check_routing(where: Where, rows: Arrays, complete: bool) -> None:
         return
     _check_order(where, rows)
     starts = pass_starts(rows["pass"])
-    _check_decode_passes(where, rows, starts, complete)
+    layers = distinct(rows["layer"]) if layers is None else layers
+    _check_decode_passes(where, rows, starts, complete, layers)
     first = np.minimum.reduceat(rows["step"], starts)
     last = np.maximum.reduceat(rows["step"], starts)
     # The routings of a prefill may begin at a later step: where only the last layer has experts,
@@ -108,11 +114,12 @@ def _check_order(where: Where, rows: Arrays) -> None:
         raise TraceError(f"{where.at(row + 1)}: the routing of {place} {fault}.")
 
 
-def _check_decode_passes(where: Where, rows: Arrays, starts: np.ndarray, complete: bool) -> None:
+def _check_decode_passes(
+    where: Where, rows: Arrays, starts: np.ndarray, complete: bool, moe_layers: np.ndarray
+) -> None:
     """Check that every decode pass routes each of its tokens at every MoE layer."""
     n_rows = len(rows["pass"])
     counts = np.diff(np.append(starts, n_rows))
-    moe_layers = np.flatnonzero(np.bincount(rows["layer"]))
     # The tokens of a pass are those of its first layer; each layer has as many, in the same order.
     tokens = np.add.reduceat(rows["layer"] == np.repeat(rows["layer"][starts], counts), starts)
     place = np.arange(n_rows) - np.repeat(starts, counts)
@@ -140,14 +147,16 @@ def _check_decode_passes(where: Where, rows: Arrays, starts: np.ndarray, complet
     )
 
 
-def check_steps(where: Where, steps: Arrays, rows: Arrays) -> None:
+def check_steps(where: Where, steps: Arrays, routed: PassTable) -> None:
     """Check that the steps of each turn follow each other and agree with the routings.
 
     Parameters
     ----------
     where : Where
-    steps, rows : mapping
-        `turn`, `pass`, `phase`, `step` of the steps and of the routings.
+    steps : mapping
+        `turn`, `pass`, `phase`, `step` of the steps.
+    routed : PassTable
+        The passes of the routings.
 
     Raises
     ------
@@ -180,12 +189,12 @@ def check_steps(where: Where, steps: Arrays, rows: Arrays) -> None:
         ends = np.append(starts[1:], len(step)) - 1
         is_exact = np.ones(len(starts), np.bool_)
         _check_no_gap(where, turn[starts], step[starts], step[ends], starts, is_exact)
-    _check_agreement(where, steps, rows)
+    _check_agreement(where, steps, routed)
 
 
-def _check_agreement(where: Where, steps: Arrays, rows: Arrays) -> None:
-    starts, step_starts = pass_starts(rows["pass"]), pass_starts(steps["pass"])
-    passes, step_passes = rows["pass"][starts], steps["pass"][step_starts]
+def _check_agreement(where: Where, steps: Arrays, routed: PassTable) -> None:
+    step_starts, passes = pass_starts(steps["pass"]), routed.number
+    step_passes = steps["pass"][step_starts]
     at = np.searchsorted(step_passes, passes)
     is_known = at < len(step_passes)
     is_known[is_known] = step_passes[at[is_known]] == passes[is_known]
@@ -195,15 +204,13 @@ def _check_agreement(where: Where, steps: Arrays, rows: Arrays) -> None:
             f"{where.file} lacks pass {passes[unknown]}, which the routings have; "
             "the files are of different recordings or one was cut: copy the trace again."
         )
-    if len(starts):
+    if len(routed):
         step_ends = np.append(step_starts[1:], len(steps["pass"])) - 1
-        first = np.minimum.reduceat(rows["step"], starts)
-        last = np.maximum.reduceat(rows["step"], starts)
         differs = (
-            (steps["turn"][step_starts[at]] != rows["turn"][starts])
-            | (steps["phase"][step_starts[at]] != rows["phase"][starts])
-            | (steps["step"][step_starts[at]] > first)
-            | (steps["step"][step_ends[at]] < last)
+            (steps["turn"][step_starts[at]] != routed.turn)
+            | (steps["phase"][step_starts[at]] != routed.phase)
+            | (steps["step"][step_starts[at]] > routed.first_step)
+            | (steps["step"][step_ends[at]] < routed.last_step)
         )
         other = first_true(differs)
         if other is not None:
@@ -253,7 +260,7 @@ class OrderSoFar:
         where_rows, all_rows = _after(self._last_rows, where_rows, rows)
         where_steps, all_steps = _after(self._last_steps, where_steps, steps)
         check_routing(where_rows, all_rows, complete)
-        check_steps(where_steps, all_steps, all_rows)
+        check_steps(where_steps, all_steps, PassTable.of(all_rows))
         self._last_rows, self._last_steps = _last_pass(all_rows), _last_pass(all_steps)
 
 

@@ -4,10 +4,12 @@ In: the path of a file and the name of a column. Out: numbers of values and byte
 decompressed here. pyarrow knows the same numbers, but ends the process where a footer is damaged.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tracekit.trace.bytes_of import Bytes
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 _WHOLE = (4, 5, 6)  # of 16, 32 and 64 bits
@@ -40,7 +42,7 @@ class Opened:
     dictionary_bytes: int
 
 
-def opened(path: Path, column: str) -> Iterator[Opened]:
+def opened(path: Bytes, column: str) -> Iterator[Opened]:
     """Yield for each row group of the file what `column` opens into, all that is inside it.
 
     Raises
@@ -50,24 +52,44 @@ def opened(path: Path, column: str) -> Iterator[Opened]:
     OSError
         The file cannot be read.
     """
-    size = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(max(0, size - _TAIL))
-        footer = int.from_bytes(file.read(4), "little")
-        if footer + _TAIL > size:
-            raise DamagedError("its footer is cut off")
-        file.seek(size - _TAIL - footer)
-        groups = _field(Thrift(file.read(footer)).struct(), 4, list)
-        for group in groups:
+        size = file.seek(0, os.SEEK_END)
+        for group in _groups(file, size):
             found = Opened(0, 0, 0)
-            for chunk in _field(group, 1, list):
-                facts = _field(chunk, 3, dict)
-                if _field(facts, 3, list)[0] != column.encode():
-                    continue
+            for facts in (facts for name, facts in group if name == column.encode()):
                 start = min(facts.get(number) or size for number in (9, 11))
                 stop = start + _field(facts, 7, int)
                 found = _added(found, file, start, min(stop, size))
             yield found
+
+
+def null_columns(path: Bytes) -> frozenset[str]:
+    """Return the columns all of whose values are null, as the statistics of the file tell.
+
+    Raises
+    ------
+    DamagedError, OSError
+        As for `opened`.
+    """
+    has_values: dict[bytes, bool] = {}
+    with path.open("rb") as file:
+        for group in _groups(file, file.seek(0, os.SEEK_END)):
+            for name, facts in group:
+                is_null = _field(facts.get(12, {}), 3, int, -1) == _field(facts, 5, int)
+                has_values[name] = has_values.get(name, False) or not is_null
+    return frozenset(n.decode("utf-8", "replace") for n, has in has_values.items() if not has)
+
+
+def _groups(file: IO[bytes], size: int) -> Iterator[list[tuple[bytes, Fields]]]:
+    """Yield for each row group the column of each of its chunks, and the facts of the chunk."""
+    file.seek(max(0, size - _TAIL))
+    footer = int.from_bytes(file.read(4), "little")
+    if footer + _TAIL > size:
+        raise DamagedError("its footer is cut off")
+    file.seek(size - _TAIL - footer)
+    for group in _field(Thrift(file.read(footer)).struct(), 4, list):
+        chunks = [_field(chunk, 3, dict) for chunk in _field(group, 1, list)]
+        yield [(b"".join(_field(facts, 3, list)[:1]), facts) for facts in chunks]
 
 
 def _added(found: Opened, file: Any, start: int, stop: int) -> Opened:
@@ -90,8 +112,8 @@ def _added(found: Opened, file: Any, start: int, stop: int) -> Opened:
     return Opened(values, plain, dictionary)
 
 
-def _field(fields: Any, number: int, kind: type) -> Any:
-    value = fields.get(number) if isinstance(fields, dict) else None
+def _field(fields: Any, number: int, kind: type, default: Any = None) -> Any:
+    value = fields.get(number, default) if isinstance(fields, dict) else default
     if not isinstance(value, kind):
         raise DamagedError(f"field {number} is missing or of another type")
     return value
@@ -123,13 +145,16 @@ class Thrift:
             raise DamagedError("a struct has no end") from error
 
     def _struct(self) -> Fields:
+        data, number = self._data, 0
         fields: Fields = {}
-        number = 0
-        while (head := self._byte()) != _STOP:
+        while True:
+            head = data[self.at]
+            self.at += 1
+            if head == _STOP:
+                return fields
             number = number + (head >> 4) if head >> 4 else self._whole()
             kind = head & 15
             fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind)
-        return fields
 
     def _value(self, kind: int) -> Any:
         if kind in _WHOLE:
@@ -164,12 +189,15 @@ class Thrift:
 
     def _varint(self) -> int:
         value = shift = 0
+        data, at = self._data, self.at
         while True:
-            byte = self._byte()
+            byte = data[at]
+            at += 1
             value |= (byte & 127) << shift
-            shift += 7
             if byte < 128:
+                self.at = at
                 return value
+            shift += 7
             if shift > 63:
                 raise DamagedError("a number has no end")
 

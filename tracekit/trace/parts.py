@@ -19,8 +19,9 @@ from tracekit.trace.costs import check_costs
 from tracekit.trace.encode import write_rows
 from tracekit.trace.errors import TraceError, TracekitError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.order import OrderSoFar
-from tracekit.trace.rows import FileRows, Rows, TableRows
+from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 
 # Passes are written once they take this much memory, even if nobody flushes.

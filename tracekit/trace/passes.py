@@ -3,8 +3,6 @@
 In: the place of each row. Out: row numbers, or which rows. This module reads and writes nothing.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from tracekit.trace.schema import DECODE
@@ -13,6 +11,10 @@ from tracekit.trace.schema import DECODE
 # reader or a writer needs in memory at once.
 GROUP_TOKENS = 256
 GROUP_BYTES = 16 << 20
+# A large file has about so many groups, larger ones, until they have that many bytes.
+MOST_GROUPS = 64
+# Rows with gate inputs or embeddings are read a few hundred tokens at a time: their groups stay small.
+HEAVY_ROW_BYTES = 1024
 
 
 def pass_starts(passes: np.ndarray) -> np.ndarray:
@@ -64,58 +66,52 @@ def by_token(passes: np.ndarray, steps: np.ndarray) -> np.ndarray | None:
     return np.lexsort((steps, passes))
 
 
-def group_ends(
-    passes: np.ndarray, phases: np.ndarray, steps: np.ndarray, bytes_of_row: int
-) -> list[int]:
+def group_rows(n_rows: int, rows_of_token: int, bytes_of_row: int) -> int:
+    """Return how many rows a row group has.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of the file.
+    rows_of_token : int
+        A token has about a row for each layer.
+    bytes_of_row : int
+        Before encoding.
+    """
+    most = GROUP_TOKENS * rows_of_token
+    if bytes_of_row < HEAVY_ROW_BYTES:
+        most = max(most, n_rows // MOST_GROUPS)
+    return max(1, min(GROUP_BYTES // bytes_of_row, most))
+
+
+def group_ends(starts: np.ndarray, phases: np.ndarray, n_rows: int, most: int) -> list[int]:
     """Return where row groups end: after whole passes, unless one prefill pass is too large.
 
     Parameters
     ----------
-    passes, phases, steps : [n]
-        The rows, in (pass, layer, step) order.
-    bytes_of_row : int
-        Before encoding.
+    starts, phases : [P]
+        The first row and the phase of each pass.
+    n_rows : int
+        Of all passes.
+    most : int
+        Rows of a group, see `group_rows`; a decode pass may have more.
 
     Returns
     -------
     list of int
-        Ascending; the last is n.
+        Ascending; the last is n_rows.
     """
-    n_rows = len(passes)
-    n_tokens = len(np.unique(passes.astype(np.int64) << 32 | steps)) if n_rows else 1
-    # A token has about a row for each layer, so a group has this many rows.
-    most = max(1, min(GROUP_BYTES // bytes_of_row, GROUP_TOKENS * n_rows // n_tokens))
+    bounds = np.append(starts, n_rows)
     ends: list[int] = []
     start = 0
     while start < n_rows:
         stop = min(start + most, n_rows)
         if stop < n_rows:
-            first = int(np.searchsorted(passes, passes[stop], side="left"))
-            if first > start:
-                stop = first
-            elif phases[stop] == DECODE:
-                stop = int(np.searchsorted(passes, passes[stop], side="right"))
+            at = int(np.searchsorted(starts, stop, side="right")) - 1
+            if bounds[at] > start:
+                stop = int(bounds[at])
+            elif phases[at] == DECODE:
+                stop = int(bounds[at + 1])
         ends.append(stop)
         start = stop
     return ends
-
-
-def blocks(ends: np.ndarray, passes: np.ndarray, phases: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the (start, stop) of blocks of rows that never cut a decode pass.
-
-    Parameters
-    ----------
-    ends : int [G]
-        Where the row groups end; they may have been written by another tool, and cut passes. A
-        block that would end inside a decode pass ends before it.
-    passes, phases : [n]
-        The rows, in (pass, layer, step) order.
-    """
-    start = 0
-    for end in ends.tolist():
-        stop = int(end)
-        if stop < len(passes) and phases[stop] == DECODE:
-            stop = int(np.searchsorted(passes, passes[stop], side="left"))
-        if stop > start:
-            yield start, stop
-            start = stop

@@ -14,21 +14,26 @@ import pyarrow as pa
 from tracekit.trace import storage, validation
 from tracekit.trace.checked import CheckedColumns
 from tracekit.trace.checks import Locate
-from tracekit.trace.digest import digest
+from tracekit.trace.digest import digest, sizes_digest
 from tracekit.trace.facts import TraceFacts
 from tracekit.trace.html import trace_html
 from tracekit.trace.layers import LayerTable
+from tracekit.trace.missing import missing_rows
+from tracekit.trace.routings import RoutingTable
 from tracekit.trace.rows import Rows, TableRows
 from tracekit.trace.schema import LAYERS_FILE, ROUTING_FILE, STEPS_FILE, absent_types
+from tracekit.trace.sizes import Sizes
 from tracekit.trace.steps import StepTable, steps_of
+from tracekit.trace.urls import UrlPath, is_url
 
 # Small columns that nearly every question needs: read once, then kept in memory.
 CACHED = ("turn", "pass", "phase", "step", "layer", "experts")
-# On open, columns up to this size are checked value by value; larger ones as they are read.
+# On open, columns up to this size are checked value by value; larger ones as they are read. If those
+# of `CACHED` are larger together, they are not kept in memory either, until somebody asks for one.
 CHECKED_ON_OPEN_BYTES = 64 << 20
 
 
-class Trace:
+class Trace(Sizes):
     """A trace: what a model routed, layer by layer and token by token.
 
     Use `Trace.open` for a ``.trace`` directory and `Trace.from_tables` for tables in memory.
@@ -60,7 +65,7 @@ class Trace:
         self.path = path
         self.warnings = list(warnings)
         self.name = name or (str(path) if path else "the trace")
-        self._routing = self._columns(ROUTING_FILE, routing, locate)
+        self._routing = RoutingTable(self._columns(ROUTING_FILE, routing, locate))
         self._set_steps(steps)
         self._layer_table = LayerTable(self._columns(LAYERS_FILE, layers), self.name)
 
@@ -69,7 +74,8 @@ class Trace:
         absent = absent_types(file, self.facts.model.top_k)
         if file == ROUTING_FILE:  # `validate` says which columns are checked as they are read
             return CheckedColumns(rows, called, self.facts.model, CACHED, (), locate, absent)
-        return CheckedColumns(rows, called, self.facts.model, may_be_absent=absent)
+        cached = StepTable.CACHED if file == STEPS_FILE else ()
+        return CheckedColumns(rows, called, self.facts.model, cached, may_be_absent=absent)
 
     def _set_steps(self, rows: Rows) -> None:
         self._step_table = StepTable(self._columns(STEPS_FILE, rows))
@@ -87,7 +93,7 @@ class Trace:
         *,
         most_bytes_checked: int = CHECKED_ON_OPEN_BYTES,
     ) -> "Trace":
-        """Open the trace directory `path`.
+        """Open the trace directory `path`, or the one that a URL names.
 
         A recording that was killed is read up to the last pass that it wrote as a whole; `warnings`
         then says so. ``tracekit.open_trace`` opens files of other formats and ``bundled:NAME``, too.
@@ -107,9 +113,18 @@ class Trace:
             The directory is no trace, or the trace is not as it should be; the sentence names the
             file, the row, the column, the value and the remedy.
         """
-        path = Path(path)
-        files = storage.read_directory(path)
-        trace = cls(files.facts, files.layers, files.routing, files.steps, path, files.warnings)
+        if isinstance(path, str) and is_url(path):
+            path = UrlPath(path)
+        if isinstance(path, UrlPath):
+            from tracekit.trace.remote import read_trace
+
+            found, place, name = read_trace(path), None, str(path)
+        else:
+            place, name = Path(path), None
+            found = storage.read_directory(place)
+        trace = cls(
+            found.facts, found.layers, found.routing, found.steps, place, found.warnings, name
+        )
         if validate:
             trace.validate(most_bytes_checked)
         return trace
@@ -149,70 +164,13 @@ class Trace:
         tables = TableRows(layers), TableRows(routing), TableRows(given)
         trace = cls(facts, *tables, warnings=warnings, name=name, locate=locate)
         facts.check(trace.name)
-        validation.check_routing_file(trace._routing, trace.complete, routing.nbytes)
+        trace._routing.check(trace.complete, routing.nbytes)
         if steps is None:
             table = steps_of(trace.routing(CACHED))
             trace._set_steps(TableRows(table))
         trace._validate_layers_and_steps()
-        trace._routing.locate = None  # it may hold the text of a file
+        trace._routing.columns.locate = None  # it may hold the text of a file
         return trace
-
-    # ---- size ------------------------------------------------------------------------------
-
-    @property
-    def n_rows(self) -> int:
-        """How many routings the trace has."""
-        return self._routing.rows.n_rows
-
-    @property
-    def n_steps(self) -> int:
-        """How many (pass, step) the trace has."""
-        return self._step_table.columns.rows.n_rows
-
-    @property
-    def n_layer(self) -> int:
-        """Layers of the model, dense ones too."""
-        return self.facts.model.n_layer
-
-    @property
-    def n_expert(self) -> int:
-        """Experts of one MoE layer."""
-        return self.facts.model.n_expert
-
-    @property
-    def top_k(self) -> int:
-        """Experts of one routing."""
-        return self.facts.model.top_k
-
-    @property
-    def complete(self) -> bool:
-        """Whether the recording came to its end; False if it was cut short."""
-        return self.facts.complete
-
-    @property
-    def n_turns(self) -> int:
-        """How many turns have a routing."""
-        return len(np.unique(self.routing(["turn"])["turn"]))
-
-    @property
-    def n_decoded(self) -> int:
-        """How many tokens were decoded and stayed; drafted ones that were rejected do not count."""
-        return self._step_table.n_decoded
-
-    @property
-    def most_decoded_at_once(self) -> int:
-        """The most tokens of one decode pass: more than 1 where drafted tokens were verified."""
-        return self._step_table.most_decoded_at_once
-
-    @property
-    def kept(self) -> np.ndarray:
-        """Which steps stayed, bool [n_steps], in the order of `steps`; see `StepTable.kept`."""
-        return self._step_table.kept
-
-    @property
-    def budget_bytes(self) -> int | None:
-        """The cache budget the engine ran with; None where the trace does not say."""
-        return self.facts.engine.cache_bytes if self.facts.engine else None
 
     # ---- rows ------------------------------------------------------------------------------
 
@@ -222,7 +180,7 @@ class Trace:
         For code that moves whole tables; questions go to `routing`, `iter_routing`, `steps`.
         """
         files = {
-            ROUTING_FILE: self._routing,
+            ROUTING_FILE: self._routing.columns,
             STEPS_FILE: self._step_table.columns,
             LAYERS_FILE: self._layer_table.columns,
         }
@@ -238,7 +196,7 @@ class Trace:
 
     def has(self, column: str) -> bool:
         """Say whether a column of ``routing.parquet`` exists and is not all null; cheap."""
-        return self._routing.rows.has_values(column)
+        return self._routing.columns.rows.has_values(column)
 
     def has_steps(self, column: str) -> bool:
         """Say whether a column of ``steps.parquet`` exists and is not all null; cheap."""
@@ -265,16 +223,16 @@ class Trace:
         TraceError
             A column is not in the trace or cannot be read.
         """
-        self._routing.require(columns, self.name, "routings")
-        return self._routing.whole(columns)
+        self._routing.columns.require(columns, self.name, "routings")
+        return self._routing.columns.whole(columns)
 
     def iter_routing(
         self, columns: Sequence[str], phase: int | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
         """Iterate over the routings block by block, in bounded memory.
 
-        A block is about a row group. The rows of a decode pass are never in two blocks; a prefill
-        pass too large for one is split between rows.
+        A block is one row group or more, of some 16 MiB. The rows of a decode pass are never in two
+        blocks; a prefill pass too large for one is split between rows.
 
         Parameters
         ----------
@@ -288,7 +246,7 @@ class Trace:
         dict of str to numpy.ndarray
             As of `routing`.
         """
-        self._routing.require(columns, self.name, "routings")
+        self._routing.columns.require(columns, self.name, "routings")
         yield from self._routing.in_blocks(columns, phase)
 
     def steps(
@@ -317,84 +275,53 @@ class Trace:
         """
         return self._step_table.read(columns, start, stop, self.name)
 
-    # ---- layers ----------------------------------------------------------------------------
-
     @property
     def layers(self) -> pa.Table:
         """The table of layers, router matrices included."""
         return self.table(LAYERS_FILE)
 
-    @cached_property
-    def moe_layers(self) -> np.ndarray:
-        """Model numbers of the layers that routed, ascending, int16 [L].
-
-        A layer with experts that never ran (a draft head) is not among them: no token touches it.
-        In a trace without a single routing, they are the layers that have an expert size.
-        """
-        return self._layer_table.routed(self.routing(["layer"])["layer"])
-
-    @property
-    def layer_columns(self) -> dict[str, np.ndarray]:
-        """The scalar columns of the layers: `layer`, `expert_bytes`, `dense_bytes` (-1: null)."""
-        return self._layer_table.scalars
-
-    @property
-    def expert_bytes(self) -> np.ndarray:
-        """Bytes of one expert of each of `moe_layers`, int64 [L].
-
-        Raises
-        ------
-        TraceError
-            The size of a layer's experts is not known. Taken as 0, that layer would always hit.
-        """
-        return self._layer_table.expert_bytes(self.moe_layers)
-
-    @property
-    def bank_bytes(self) -> int:
-        """Bytes of all experts of all MoE layers; errors are those of `expert_bytes`."""
-        return int(self.expert_bytes.sum()) * self.n_expert
-
-    @property
-    def token_cycle_bytes(self) -> int:
-        """Bytes that one token touches over all layers; errors are those of `expert_bytes`."""
-        return int(self.expert_bytes.sum()) * self.top_k
-
-    def layer_array(self, layer: int, name: str) -> np.ndarray | None:
-        """Return an array of a layer, None where the trace does not have it.
-
-        Parameters
-        ----------
-        layer : int
-            The model's own number of the layer.
-        name : {"router_matrix", "router_bias", "selection_bias", "norm_weight"}
-
-        Returns
-        -------
-        float32 array or None
-            [n_expert, n_embd] of the router matrix, [n_embd] of the norm weight, [n_expert] else.
-
-        Raises
-        ------
-        TraceError
-            The array has another number of values than the model's facts ask for, or one that is
-            not finite.
-        """
-        return self._layer_table.array(layer, name)
-
     # ---- identity and validation -----------------------------------------------------------
 
     @cached_property
     def digest(self) -> str:
-        """A sha256 of what the trace says, the same for a file and for its import."""
-        return digest(self.facts.model, self.layer_columns, lambda name: self.routing([name])[name])
+        """A sha256 of what the trace says, the same for a file and for its import.
+
+        It is what ``trace.json`` says, if that is of these files; otherwise it is computed.
+        """
+        kept = self.facts.digest
+        if (
+            kept is not None
+            and kept.routing_bytes == self._routing.columns.rows.n_bytes
+            and kept.sizes_sha256 == sizes_digest(self.facts.model, self.layer_columns)
+        ):
+            return kept.sha256
+        return self.computed_digest()
+
+    def computed_digest(self) -> str:
+        """Return the digest of what the files hold, whatever ``trace.json`` says; it reads them."""
+        return digest(self.facts.model, self.layer_columns, self._routing.columns.one_by_one)
 
     def validate(self, most_bytes_checked: int = CHECKED_ON_OPEN_BYTES) -> None:
         """Check schema and values; arguments and errors are those of `open`."""
-        validation.check_routing_file(self._routing, self.complete, most_bytes_checked)
+        self._routing.check(self.complete, most_bytes_checked)
         self._validate_layers_and_steps()
 
     def _validate_layers_and_steps(self) -> None:
-        lacks = validation.check_layers_and_steps(
-            self.name, self.facts, self.routing(CACHED), self._layer_table, self._step_table
+        validation.check_layers_and_steps(
+            self.facts, self.passes, self._layer_table, self._step_table
         )
-        self.warnings += [sentence for sentence in lacks if sentence not in self.warnings]
+        lacks = self.missing_rows()
+        if lacks is not None and lacks not in self.warnings:
+            self.warnings.append(lacks)
+
+    def missing_rows(self) -> str | None:
+        """Return the sentence about rows that the trace lacks, None if none are seen to be missing."""
+        return missing_rows(
+            self.name,
+            self.facts,
+            self.passes,
+            lambda start, stop: self._routing.columns.read(["step", "layer"], start, stop),
+            self._step_table.places,
+            lambda: self.kept,
+            self.layer_columns,
+        )

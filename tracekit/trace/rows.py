@@ -1,32 +1,23 @@
-"""Where the rows of a trace come from: a table in memory, or Parquet files on disk.
+"""Where the rows of a trace come from: what a table in memory and Parquet files have in common.
 
-In: a table, or paths. Out: tables of the columns and rows that are asked for. This module knows
-nothing of what the columns mean.
+In: a table. Out: tables of the columns and rows that are asked for. This module knows nothing of what
+the columns mean; ``file_rows`` has the rows of files.
 """
 
-import copy
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
-from pathlib import Path
-from typing import Any
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tracekit.trace import pages
-from tracekit.trace.columns import elements, empty_table, from_numpy, to_numpy
+from tracekit.trace.bytes_of import Bytes
+from tracekit.trace.columns import elements, from_numpy
 from tracekit.trace.errors import TraceError
-from tracekit.trace.limits import allowed_bytes, too_large
 
 # A block of a table in memory; of files, a row group is a block.
 BLOCK_BYTES = 16 << 20
-PROBE_BYTES = 1 << 20
-# Rows are counted so many at a time, because a row group of a few bytes may have billions of them.
-COUNTED_ROWS = 1 << 17
 
 
 def width(arrow_type: pa.DataType) -> int:
@@ -55,7 +46,7 @@ def all_null(array: pa.Array) -> bool:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading(path: Bytes) -> Iterator[None]:
     """Turn an error while reading `path` into one sentence.
 
     Raises
@@ -77,8 +68,87 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-class TableRows:
+def merged(ends: np.ndarray, most_rows: int) -> list[tuple[int, int]]:
+    """Return the (start, stop) of blocks that end where row groups do; of no rows, one block.
+
+    Parameters
+    ----------
+    ends : int [G]
+        Where the row groups end.
+    most_rows : int
+        A block has no more, unless a single row group does.
+    """
+    blocks: list[tuple[int, int]] = []
+    start = stop = 0
+    for end in ends.tolist():
+        if end - start > most_rows and stop > start:
+            blocks.append((start, stop))
+            start = stop
+        stop = end
+    return [*blocks, (start, stop)]
+
+
+class Rows:
+    """The rows of a table, wherever it is.
+
+    Attributes
+    ----------
+    schema : pa.Schema
+    n_rows : int
+    in_memory : bool
+        Whether reading whole columns takes no more memory.
+    n_bytes : int or None
+        Size of the one file that holds these rows and no more.
+    """
+
+    schema: pa.Schema
+    n_rows: int
+    in_memory: bool = False
+    n_bytes: int | None = None
+
+    @property
+    def group_ends(self) -> np.ndarray:
+        """Where blocks end that are read as a whole, int64 [G]; the last end is `n_rows`."""
+        raise NotImplementedError
+
+    def spans(self, columns: Sequence[str], most_rows: int | None = None) -> list[tuple[int, int]]:
+        """Return the (start, stop) of blocks of row groups, at least one.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            What is read of them: a block takes about ``BLOCK_BYTES``.
+        most_rows : int, optional
+            About so many rows instead.
+        """
+        if most_rows is None:
+            bytes_of_row = sum(width(self.schema.field(name).type) for name in columns)
+            most_rows = max(1, BLOCK_BYTES // max(1, bytes_of_row))
+        return merged(self.group_ends, most_rows)
+
+    def read_each(
+        self, columns: Sequence[str], spans: Iterable[tuple[int, int]]
+    ) -> Iterator[pa.Table]:
+        """Yield what `read` returns of the (start, stop) of each of `spans`."""
+        raise NotImplementedError
+
+    def has_values(self, column: str) -> bool:
+        """Say whether `column` exists and is not all null."""
+        raise NotImplementedError
+
+    def cut(self, n_rows: int) -> "Rows":
+        """Return the first `n_rows` rows."""
+        raise NotImplementedError
+
+    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
+        """Return rows `start` to `stop` of `columns`, reading only the row groups they are in."""
+        return next(self.read_each(columns, [(start, self.n_rows if stop is None else stop)]))
+
+
+class TableRows(Rows):
     """The rows of a table in memory."""
+
+    in_memory = True
 
     def __init__(self, table: pa.Table):
         self._table = table
@@ -93,14 +163,17 @@ class TableRows:
         step = max(1, BLOCK_BYTES * self.n_rows // max(1, self._table.nbytes))
         return np.append(np.arange(step, self.n_rows, step), self.n_rows).astype(np.int64)
 
-    def cut(self, n_rows: int) -> "TableRows":
+    def cut(self, n_rows: int) -> Rows:
         """Return the first `n_rows` rows."""
         return TableRows(self._table.slice(0, n_rows))
 
-    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
-        """Return rows `start` to `stop` of `columns`, without a copy."""
-        stop = self.n_rows if stop is None else stop
-        return self._table.select(list(columns)).slice(start, stop - start)
+    def read_each(
+        self, columns: Sequence[str], spans: Iterable[tuple[int, int]]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of each of `spans`, without a copy."""
+        table = self._table.select(list(columns))
+        for start, stop in spans:
+            yield table.slice(start, stop - start)
 
     def has_values(self, column: str) -> bool:
         """Say whether `column` exists and is not all null."""
@@ -109,232 +182,7 @@ class TableRows:
         return not all(all_null(chunk) for chunk in self._table[column].chunks)
 
 
-class FileRows:
-    """The rows of a Parquet file, or of several that continue each other.
-
-    A file is opened for each read and then closed, because an interrupted recording may have left
-    more parts than a process may hold open. The length of a row group is learnt by reading its
-    smallest column, never from its metadata: their accessors end the process if a footer is damaged.
-
-    Parameters
-    ----------
-    path : Path
-        Of the one file; `joined` makes rows of several.
-
-    Raises
-    ------
-    TraceError
-        It is missing or damaged.
-    """
-
-    def __init__(self, path: Path):
-        self._paths = [path]
-        self._measured: set[str] = set()
-        with _opened(path) as file:
-            self.schema = file.schema_arrow
-            self.measure([_smallest(self.schema)])
-            most = _most_rows(path, self.schema)
-            n_rows = file.metadata.num_rows
-            if n_rows > most:
-                raise too_large(path, path.stat().st_size)
-            groups = range(file.num_row_groups)
-            lengths = [_count_rows(file, group, most) for group in groups]
-            if any(length > most for length in lengths):
-                raise too_large(path, path.stat().st_size)
-        self._groups = [(0, group) for group in groups]  # (index of the file, row group in it)
-        self._ends = np.cumsum(lengths, dtype=np.int64)
-        self.n_rows = int(sum(lengths))
-        if self.n_rows != n_rows:  # as where bytes were cut out of it
-            raise TraceError(
-                f"{path} is damaged: it has {n_rows} rows, and {self.n_rows} can be read; "
-                "copy, record or import it again."
-            )
-
-    @classmethod
-    def joined(cls, parts: Sequence["FileRows"]) -> "FileRows":
-        """Return the rows of `parts`, one after the other.
-
-        Raises
-        ------
-        TraceError
-            They have different columns.
-        """
-        rows = copy.copy(parts[0])
-        rows._paths = [path for part in parts for path in part._paths]
-        rows._measured = set()
-        rows._groups, ends = [], [np.empty(0, np.int64)]
-        first_path = first_row = 0
-        for part in parts:
-            if not part.schema.equals(rows.schema):
-                raise TraceError(
-                    f"{part._paths[0]} has other columns than {rows._paths[0].name}; "
-                    "the parts of one recording are alike: remove the foreign one."
-                )
-            rows._groups += [(first_path + index, group) for index, group in part._groups]
-            ends.append(first_row + part._ends)
-            first_path, first_row = first_path + len(part._paths), first_row + part.n_rows
-        rows._ends, rows.n_rows = np.concatenate(ends), first_row
-        return rows
-
-    @property
-    def group_ends(self) -> np.ndarray:
-        """Where the row groups end, int64 [G]; the last end is `n_rows`."""
-        inside = self._ends[self._ends < self.n_rows]
-        return np.append(inside, self.n_rows) if self.n_rows else inside
-
-    def cut(self, n_rows: int) -> "FileRows":
-        """Return the first `n_rows` rows."""
-        shorter = copy.copy(self)
-        shorter.n_rows = n_rows
-        return shorter
-
-    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
-        """Return rows `start` to `stop` of `columns`, reading only the row groups they are in."""
-        stop = self.n_rows if stop is None else stop
-        columns = list(columns)
-        if start >= stop:
-            return empty_table(pa.schema([self.schema.field(name) for name in columns]))
-        self.measure(columns)
-        first = int(np.searchsorted(self._ends, start, side="right"))
-        last = int(np.searchsorted(self._ends, stop, side="left"))
-        at = first
-        tables = []
-        for index, members in groupby(self._groups[first : last + 1], key=itemgetter(0)):
-            groups = [group for _, group in members]
-            n_rows = int(self._ends[at + len(groups) - 1] - (self._ends[at - 1] if at else 0))
-            at += len(groups)
-            if n_rows:
-                with _opened(self._paths[index]) as file:
-                    tables.append(_read(file, groups, columns, n_rows))
-        offset = start - (int(self._ends[first - 1]) if first else 0)
-        table = pa.concat_tables(tables).select(columns).slice(offset, stop - start)
-        if table.num_rows != stop - start:
-            raise TraceError(
-                f"{self._paths[0]} is damaged: its columns {', '.join(columns)} end early; "
-                "copy, record or import it again."
-            )
-        return table
-
-    def has_values(self, column: str) -> bool:
-        """Say whether `column` exists and is not all null; reads on until the first value."""
-        if column not in self.schema.names:
-            return False
-        self.measure([column])
-        batch_rows = max(1, PROBE_BYTES // width(self.schema.field(column).type))
-        for index in range(len(self._paths)):
-            with _opened(self._paths[index]) as file:
-                for batch in file.iter_batches(batch_rows, columns=[column]):
-                    if not all_null(batch.column(0)):
-                        return True
-        return False
-
-    def measure(self, columns: Sequence[str]) -> None:
-        """Refuse those of `columns` whose values vary in size and open into too much.
-
-        Raises
-        ------
-        TraceError
-        """
-        for name in columns:
-            arrow_type = self.schema.field(name).type
-            if has_width(arrow_type) or name in self._measured:
-                continue
-            for path in self._paths:
-                with reading(path):
-                    n_bytes = path.stat().st_size
-                    allowed = allowed_bytes(n_bytes)
-                    if _opened_bytes(path, name, arrow_type, allowed) > allowed:
-                        raise too_large(path, n_bytes, where=f" in column {name}")
-            self._measured.add(name)
-
-
-def _most_rows(path: Path, schema: pa.Schema) -> int:
-    """Return how many rows a file may have, by its size and the width of its columns."""
-    bytes_of_row = sum(width(field.type) for field in schema)
-    return allowed_bytes(path.stat().st_size) // max(1, bytes_of_row)
-
-
-def _count_rows(file: pq.ParquetFile, group: int, most: int) -> int:
-    """Return the rows of a row group; counting ends once there are more than `most`."""
-    count = 0
-    for batch in file.iter_batches(COUNTED_ROWS, [group], [_smallest(file.schema_arrow)]):
-        count += batch.num_rows
-        if count > most:
-            break
-    return count
-
-
-def _read(file: pq.ParquetFile, groups: list[int], columns: list[str], n_rows: int) -> pa.Table:
-    """Read row groups of `n_rows` rows in all; no more is read, whatever the footer says."""
-    batches: list[pa.RecordBatch] = []
-    for batch in file.iter_batches(n_rows, groups, columns):
-        batches.append(batch)
-        if sum(map(len, batches)) >= n_rows:
-            break
-    if not batches:
-        raise pa.ArrowInvalid("its row groups are empty")
-    table = pa.Table.from_batches(batches)
-    table.validate()
-    return table
-
-
-def _opened_bytes(path: Path, column: str, arrow_type: pa.DataType, allowed: int) -> int:
-    """Return what a column whose values vary in size opens into; more, if that is `allowed`."""
-    groups = list(pages.opened(path, column))
-    stored = sum(group.plain_bytes + group.dictionary_bytes for group in groups)
-    inside = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
-    if has_width(inside):
-        return max(stored, width(inside) * sum(group.values for group in groups))
-    # Each value may be as long as the whole dictionary, but that is seldom so.
-    most = stored + sum(group.values * group.dictionary_bytes for group in groups)
-    is_flat = pa.types.is_binary(arrow_type) or pa.types.is_string(arrow_type)
-    if most <= allowed or stored > allowed or not is_flat:
-        return most
-    return stored + _decoded_bytes(path, column)
-
-
-def _decoded_bytes(path: Path, column: str) -> int:
-    """Return the bytes of all values of a binary column, reading it without decoding it."""
-    total = 0
-    with _opened(path, read_dictionary=[column]) as file:
-        for batch in file.iter_batches(COUNTED_ROWS, columns=[column]):
-            values = batch.column(0)
-            lengths = np.append(_lengths(values.dictionary), 0)  # null is the last
-            total += int(lengths[to_numpy(values.indices, -1)].sum())
-    return total
-
-
-def _lengths(texts: pa.Array) -> np.ndarray:
-    """Return the bytes of each value of a binary array, int64 [n]."""
-    if not len(texts):
-        return np.empty(0, np.int64)
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)
-    return np.diff(offsets[texts.offset : texts.offset + len(texts) + 1]).astype(np.int64)
-
-
-@contextmanager
-def _opened(path: Path, **how: Any) -> Iterator[pq.ParquetFile]:
-    if path.exists() and not path.is_file():  # to open a pipe would wait for a writer
-        raise TraceError(f"{path} is no file; copy, record or import the trace again.")
-    name = os.fsencode(path)  # it need not be valid text
-    with (
-        reading(path),
-        pa.OSFile(name) as data,
-        pq.ParquetFile(data, page_checksum_verification=True, **how) as file,
-    ):
-        yield file
-
-
-def _smallest(schema: pa.Schema) -> str:
-    if not len(schema):
-        raise pa.ArrowInvalid("it has no columns")
-    return str(min(schema, key=lambda field: (not has_width(field.type), width(field.type))).name)
-
-
-Rows = TableRows | FileRows
-
-
-class WithColumn:
+class WithColumn(Rows):
     """The rows of another table, with one column put in place of its own or added at the end.
 
     Parameters
@@ -347,22 +195,31 @@ class WithColumn:
 
     def __init__(self, rows: Rows, field: pa.Field, values: np.ndarray):
         self._rows, self._field, self._values = rows, field, values
-        self.n_rows, self.group_ends = rows.n_rows, rows.group_ends
+        self.n_rows = rows.n_rows
         others = [other for other in rows.schema if other.name != field.name]
         self.schema = pa.schema([*others, field])
 
-    def read(self, columns: Sequence[str], start: int = 0, stop: int | None = None) -> pa.Table:
-        """Return rows `start` to `stop` of `columns`."""
-        name = self._field.name
-        if name not in columns:
-            return self._rows.read(columns, start, stop)
-        stop = self.n_rows if stop is None else stop
-        values = from_numpy(self._values[start:stop], self._field.type, stop - start)
+    @property
+    def group_ends(self) -> np.ndarray:
+        """Where the row groups of the other table end."""
+        return self._rows.group_ends
+
+    def read_each(
+        self, columns: Sequence[str], spans: Iterable[tuple[int, int]]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of each of `spans`."""
+        name, spans = self._field.name, list(spans)
         others = [other for other in columns if other != name]
-        if not others:
-            return pa.Table.from_arrays([values], schema=pa.schema([self._field]))
-        table = self._rows.read(others, start, stop).append_column(self._field, values)
-        return table.select(list(columns))
+        tables = self._rows.read_each(others, spans) if others else repeat(None)
+        for (start, stop), table in zip(spans, tables, strict=bool(others)):
+            if name not in columns:
+                yield table
+                continue
+            values = from_numpy(self._values[start:stop], self._field.type, stop - start)
+            if table is None:
+                yield pa.Table.from_arrays([values], schema=pa.schema([self._field]))
+            else:
+                yield table.append_column(self._field, values).select(list(columns))
 
     def has_values(self, column: str) -> bool:
         """Say whether `column` exists and is not all null."""

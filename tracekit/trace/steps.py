@@ -25,11 +25,19 @@ class StepTable:
     Parameters
     ----------
     columns : CheckedColumns
-        Of ``steps.parquet``.
+        Of ``steps.parquet``; they keep `CACHED` in memory.
     """
+
+    # Small columns that several questions need.
+    CACHED = (*PLACE, "kept")
 
     def __init__(self, columns: CheckedColumns):
         self.columns = columns
+
+    @property
+    def places(self) -> dict[str, np.ndarray]:
+        """`turn`, `pass`, `step` and `phase` of each step."""
+        return self.columns.whole(PLACE)
 
     @cached_property
     def kept(self) -> np.ndarray:

@@ -13,8 +13,9 @@ from typing import Any
 from tracekit.trace.columns import empty_table
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import NotFiniteError, TraceFacts, parse_json
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.recovery import recover
-from tracekit.trace.rows import FileRows, Rows, TableRows, reading
+from tracekit.trace.rows import Rows, TableRows, reading
 from tracekit.trace.schema import (
     FACTS_FILE,
     LAYERS_FILE,
@@ -67,9 +68,28 @@ def read_json(directory: Path) -> Any:
             "name the directory that 'record' or 'import' wrote."
         )
     with reading(path):
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+    return _parsed(data, str(path))
+
+
+def facts_of(data: bytes, where: str) -> TraceFacts:
+    """Return what the bytes of a ``trace.json`` say; `where` names the file.
+
+    Raises
+    ------
+    TraceError
+        They are no JSON, or no valid facts.
+    """
+    return TraceFacts.from_json(_parsed(data, where), where)
+
+
+def _parsed(data: bytes, path: str) -> Any:
     try:
-        return parse_json(text)
+        return parse_json(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise TraceError(
+            f"{path} is cut short or damaged ({error}); copy, record or import it again."
+        ) from error
     except NotFiniteError as error:
         raise TraceError(f"{path}: {error}; correct it, or record the trace again.") from error
     except (ValueError, RecursionError) as error:
@@ -97,14 +117,19 @@ def read_directory(directory: Path) -> TraceFiles:
         As for `read_facts`, or a file is missing or damaged.
     """
     facts = read_facts(directory)
-    agreement = facts.current_agreement
-    said = [] if agreement is None or agreement.holds else [agreement.sentence(str(directory))]
+    said = said_of(facts, str(directory))
     if not facts.complete:
         return _read_incomplete(directory, facts, said)
     layers, routing, steps = (
         FileRows(directory / file) for file in (LAYERS_FILE, ROUTING_FILE, STEPS_FILE)
     )
     return TraceFiles(facts, layers, routing, steps, said)
+
+
+def said_of(facts: TraceFacts, name: str) -> list[str]:
+    """Return what the facts of the trace `name` warn of."""
+    agreement = facts.current_agreement
+    return [] if agreement is None or agreement.holds else [agreement.sentence(name)]
 
 
 def _read_incomplete(directory: Path, facts: TraceFacts, said: list[str]) -> TraceFiles:

@@ -26,14 +26,16 @@ from tracekit.trace.chunk_tables import (
 )
 from tracekit.trace.chunks import PLACE, Numbered, Routings
 from tracekit.trace.columns import to_numpy
-from tracekit.trace.encode import GroupWriter, group_writer, write_layers, write_rows
+from tracekit.trace.encode import GrowingGroups, group_writer, write_layers, write_rows
 from tracekit.trace.errors import TraceError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.folder import TraceFolder
 from tracekit.trace.layers import check_table
 from tracekit.trace.order import OrderSoFar
-from tracekit.trace.passes import group_ends
-from tracekit.trace.rows import FileRows, WithColumn, width
+from tracekit.trace.pass_table import distinct
+from tracekit.trace.passes import pass_starts
+from tracekit.trace.rows import WithColumn
 from tracekit.trace.schema import (
     DECODE,
     LAYERS_FILE,
@@ -41,6 +43,7 @@ from tracekit.trace.schema import (
     STEPS_FILE,
     steps_schema,
 )
+from tracekit.trace.seal import sealed
 from tracekit.trace.writer import kept_of
 
 # Chunks that wait for the encoder; beyond it `add` waits.
@@ -86,7 +89,7 @@ class TraceStream:
         self._stack = ExitStack()
         self._folder = self._stack.enter_context(TraceFolder(self._path, self._force))
         self._files = self._stack.enter_context(ExitStack())
-        self._writers: dict[str, GroupWriter] = {}
+        self._writers: dict[str, GrowingGroups] = {}
         # Encoding takes about as long as reading and checking; a thread does it meanwhile.
         executor = ThreadPoolExecutor(1, "tracekit-writer")
         self._stack.callback(executor.shutdown, cancel_futures=True)
@@ -127,25 +130,28 @@ class TraceStream:
             self._schema = schema_of(columns)
             of_steps = steps_schema(self._facts.model.n_embd if self._embed else None)
             for file, schema in ((ROUTING_FILE, self._schema), (STEPS_FILE, of_steps)):
-                writer = group_writer(self._folder.now / file, schema)
-                self._writers[file] = self._files.enter_context(writer)
+                writer = self._files.enter_context(group_writer(self._folder.now / file, schema))
+                self._writers[file] = GrowingGroups(writer, schema)
         self._waiting.append(self._executor.submit(self._write, columns, steps))
         self._wait(MOST_WAITING)
 
     def _write(self, columns: Mapping[str, np.ndarray], steps: pa.Table) -> None:
         """Write a chunk; on the writer's thread."""
+        starts = pass_starts(columns["pass"])
+        phases = columns["phase"][starts]
+        n_layers = len(distinct(columns["layer"]))
         routing = routing_table(columns, self._schema)
-        start = 0
-        bytes_of_row = sum(width(field.type) for field in self._schema)
-        for stop in group_ends(columns["pass"], columns["phase"], columns["step"], bytes_of_row):
-            self._writers[ROUTING_FILE].write(routing.slice(start, stop - start))
-            start = stop
+        self._writers[ROUTING_FILE].write(routing, starts, phases, n_layers)
         if self._embed is None:
-            self._writers[STEPS_FILE].write(steps)
+            self._write_steps(steps)
             return
         for start in range(0, len(steps), EMBEDDED_STEPS):  # embeddings of a chunk may be large
-            part = steps.slice(start, EMBEDDED_STEPS)
-            self._writers[STEPS_FILE].write(with_embeddings(part, self._embed))
+            self._write_steps(with_embeddings(steps.slice(start, EMBEDDED_STEPS), self._embed))
+
+    def _write_steps(self, steps: pa.Table) -> None:
+        starts = pass_starts(to_numpy(steps["pass"]))
+        phases = to_numpy(steps["phase"])[starts]
+        self._writers[STEPS_FILE].write(steps, starts, phases, 1)
 
     def _wait(self, most: int) -> None:
         """Wait until at most so many chunks are still to be written."""
@@ -165,12 +171,14 @@ class TraceStream:
         self._wait(0)
         folder = self._folder.now
         check_table(layers, str(self._path / LAYERS_FILE), facts.model)
+        for writer in self._writers.values():
+            writer.flush()
         self._files.close()
         self._leave_out_null_columns(folder / ROUTING_FILE)
         if self._goes_back:
             self._write_kept(folder / STEPS_FILE)
         write_layers(folder, layers)
-        write_facts(folder, facts)
+        write_facts(folder, sealed(folder, facts))
         self._folder.publish()
 
     def _check(

@@ -23,6 +23,7 @@ from tracekit.trace.columns import NULLS, to_numpy
 from tracekit.trace.encode import write_layers, write_rows
 from tracekit.trace.errors import TracekitError
 from tracekit.trace.facts import TraceFacts
+from tracekit.trace.file_rows import FileRows
 from tracekit.trace.folder import TraceFolder
 from tracekit.trace.layers import check_table, layers_table
 from tracekit.trace.parts import (
@@ -36,7 +37,7 @@ from tracekit.trace.parts import (
 )
 from tracekit.trace.passes import kept_steps
 from tracekit.trace.reader import Trace
-from tracekit.trace.rows import FileRows, Rows, WithColumn
+from tracekit.trace.rows import Rows, WithColumn
 from tracekit.trace.schema import (
     LAYERS_FILE,
     ROUTING_FILE,
@@ -44,6 +45,7 @@ from tracekit.trace.schema import (
     routing_schema,
     steps_schema,
 )
+from tracekit.trace.seal import sealed
 
 # Passes that wait for the encoder may take this much memory; beyond it `write_pass` waits.
 MOST_WAITING_BYTES = 64 << 20
@@ -115,7 +117,7 @@ class TraceWriter:
         self._folder = TraceFolder(self.path, force)
         try:
             self._parts = PartWriter(self._folder.now, facts, *schemas, gathered_bytes, part_bytes)
-            write_facts(self._folder.now, replace(facts, complete=False))
+            write_facts(self._folder.now, replace(facts, complete=False, digest=None))
             if not os.path.lexists(self.path):
                 self._publish()
         except BaseException:
@@ -306,12 +308,13 @@ class TraceWriter:
         parts = {file: self._parts.read_back(file) for file in self._parts.schemas}
         for file, schema in self._parts.schemas.items():
             rows = rows_of(parts[file], schema)
-            whole: Rows | WithColumn = rows
+            whole: Rows = rows
             if file == STEPS_FILE:
                 whole = WithColumn(rows, schema.field("kept"), kept_of(rows))
             filled = self._parts.filled_columns.__contains__
             write_rows(folder / file, _without_empty_lists(schema, filled), whole)
         self._check_layers(folder)
+        self.facts = sealed(folder, self.facts)
         write_facts(folder, self.facts)
         with writing(folder):
             sync_names(folder)
@@ -365,9 +368,9 @@ def write_trace(trace: Trace, path: str | Path, force: bool = False) -> None:
     with TraceFolder(Path(path), force) as folder:
         write_layers(folder.now, trace.layers)
         for file in (ROUTING_FILE, STEPS_FILE):
-            rows: Rows | WithColumn = trace.rows(file)
+            rows: Rows = trace.rows(file)
             if file == STEPS_FILE:  # traces of schema version 1 lack the column
                 rows = WithColumn(trace.rows(file), steps_schema().field("kept"), trace.kept)
             write_rows(folder.now / file, _without_empty_lists(rows.schema, rows.has_values), rows)
-        write_facts(folder.now, trace.facts)
+        write_facts(folder.now, sealed(folder.now, trace.facts))
         folder.publish()

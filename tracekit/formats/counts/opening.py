@@ -9,6 +9,7 @@ from tracekit.formats.counts.expert_counts import ExpertCounts
 from tracekit.formats.given import Given
 from tracekit.formats.opening import as_trace, is_trace
 from tracekit.trace.errors import TraceError
+from tracekit.trace.urls import local_copies
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
@@ -35,16 +36,18 @@ def open_counts(path: Paths) -> ExpertCounts:
     TraceError
         There is no such file, it holds no counts, or it is damaged.
     """
-    given = Given.of([resolve(p) for p in ([path] if isinstance(path, str | Path) else path)])
     from tracekit.formats.counts.all import counts_format_of
 
-    found = counts_format_of(given)
-    if found is None:
-        raise TraceError(
-            f"{given.name} holds no counts that tracekit knows; docs/formats.md lists them. Open a "
-            "trace with open_trace."
-        )
-    return found.read(given)
+    named = [resolve(p) for p in ([path] if isinstance(path, str | Path) else path)]
+    with local_copies(named) as copies:
+        given = Given.of(copies.paths)
+        found = counts_format_of(given)
+        if found is None:
+            raise TraceError(
+                f"{given.name} holds no counts that tracekit knows; docs/formats.md lists them. Open "
+                "a trace with open_trace."
+            )
+        return found.read(given)
 
 
 def counts_at(path: Path) -> ExpertCounts | None:
@@ -57,11 +60,12 @@ def counts_at(path: Path) -> ExpertCounts | None:
     """
     if is_trace([path]):
         return None
-    given = Given.of(path)
     from tracekit.formats.counts.all import counts_format_of
 
-    found = counts_format_of(given)
-    return None if found is None else found.read(given)
+    with local_copies([path]) as copies:
+        given = Given.of(copies.paths)
+        found = counts_format_of(given)
+        return None if found is None else found.read(given)
 
 
 def as_trace_or_counts(given: "Trace | ExpertCounts | str | Path") -> "Trace | ExpertCounts":

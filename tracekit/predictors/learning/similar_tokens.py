@@ -111,8 +111,8 @@ class SimilarTokens:
 
     def _settle(self) -> None:
         """Take into the averages what waits for it, and drop what is too old to vote."""
-        _average(self._experts, self._reached, self._settled, self._averages)
         n = self._experts.shape[1]
+        _average(self._experts, self._reached, self._settled, n, self._averages)
         # One more, for before a token has begun each is compared by the token before it.
         old = max(0, n - self._history - 1)
         if old:
@@ -122,15 +122,18 @@ class SimilarTokens:
         self._settled = n - old
 
     def _append(self, experts: np.ndarray, reached: np.ndarray, turn: int) -> None:
-        self._experts = np.concatenate([self._experts, experts.transpose(1, 0, 2)], axis=1)
-        self._reached = np.concatenate([self._reached, reached.T], axis=1)
+        # In C's order, so that numba compiles the kernels once.
+        self._experts = np.ascontiguousarray(
+            np.concatenate([self._experts, experts.transpose(1, 0, 2)], axis=1)
+        )
+        self._reached = np.ascontiguousarray(np.concatenate([self._reached, reached.T], axis=1))
         self._turn = np.append(self._turn, np.full(len(experts), turn))
 
     def _without_turns(self, turns: frozenset[int]) -> _Known:
         """Return what would be known if the tokens of `turns` had not been seen."""
         reached = self._reached & ~np.isin(self._turn, list(turns))
         averages = no_averages(*self._shape)
-        _average(self._experts, reached[:, : self._settled], 0, averages)
+        _average(self._experts, reached, 0, self._settled, averages)
         return self._indexed(reached, averages)
 
     def _indexed(self, reached: np.ndarray, averages: np.ndarray) -> _Known:
@@ -190,7 +193,7 @@ class SimilarTokens:
             weight_of = self._weight_of[sources[1] - sources[0]]
         scores = np.empty((len(block), n_expert), np.float32)
         _vote(
-            self._asked[sources[0] : sources[1], rows],
+            np.ascontiguousarray(self._asked[sources[0] : sources[1], rows]),
             self._known[rows],
             self._history,
             sources[0],
@@ -202,7 +205,7 @@ class SimilarTokens:
             self._experts[layer],
             weight_of,
             self._settled,
-            known.averages[:, layer],
+            np.ascontiguousarray(known.averages[:, layer]),
             self._habit,
             scores,
         )
@@ -217,11 +220,12 @@ class SimilarTokens:
 
 
 @kernel
-def _average(experts: np.ndarray, reached: np.ndarray, first: int, averages: np.ndarray) -> None:
-    n_layers, n = reached.shape
-    for layer in range(n_layers):
+def _average(
+    experts: np.ndarray, reached: np.ndarray, first: int, stop: int, averages: np.ndarray
+) -> None:
+    for layer in range(len(reached)):
         fast, slow = averages[0, layer], averages[1, layer]
-        for u in range(first, n):
+        for u in range(first, stop):
             if reached[layer, u]:
                 one_more(fast, slow, experts[layer, u])
 
@@ -239,14 +243,16 @@ def _index(
             if reached[layer, u]:
                 for slot in range(k):
                     at[np.int64(experts[layer, u, slot]) + 1] += 1
-        at[:] = np.cumsum(at)
-        starts[layer] = at
+        starts[layer, 0] = 0
+        for e in range(1, at.size):
+            at[e] += at[e - 1]
+            starts[layer, e] = at[e]
         for u in range(n):
             if reached[layer, u]:
                 for slot in range(k):
-                    e = np.int64(experts[layer, u, slot])
-                    places[layer, at[e]] = u
-                    at[e] += 1
+                    expert = np.int64(experts[layer, u, slot])
+                    places[layer, at[expert]] = u
+                    at[expert] += 1
 
 
 # Of every token asked: how many slots of all layers the token before it has in common with the token
@@ -328,7 +334,8 @@ def _vote(
                     for place in places[at, a:b]:
                         common[place] += 1
         else:
-            common[low:end] = in_common[t, : end - low]
+            for u in range(low, end):
+                common[u] = in_common[t, u - low]
         most = 0
         for u in range(low, end):
             if reached[u]:

@@ -1,0 +1,136 @@
+"""A replay from disk gives what one in memory gives, and does not hold the trace."""
+
+import numpy as np
+import pytest
+
+import tracekit
+from tracekit.policies import Cell
+from tracekit.policies.fed import FedPolicy, Run
+from tracekit.replaying import build_batches, memory, pieces
+from tracekit.replaying.counting import without_first
+from tracekit.replaying.pieces import Pieces
+from tracekit.replaying.threads import one_ahead
+from tracekit.trace import Trace, UsageError
+
+FED = ("lru", "lfu", "layer-lfu", "follow", "belady", "bound")
+
+
+@pytest.fixture
+def trace():
+    return tracekit.open_trace("bundled:tiny-moe-64e.trace")
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(pieces, "LOOKUPS", 9_000)
+    monkeypatch.setattr(pieces, "LOOKUPS_A_KEY", 0)
+
+
+def both(trace, policies, **options):
+    """Return what a replay in memory says, and one from disk."""
+    return [
+        tracekit.replay(trace, policies, from_disk=disk, **options).to_json()
+        for disk in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cache_mib": [1, 2.4], "per_layer": True, "flash_mib_s": 1500},
+        {"cache_slots": [3, 20], "skip": 40},
+        {"cache_mib": 0.5, "bypass": True},
+    ],
+    ids=["layers", "slots and skip", "bypass"],
+)
+def test_the_figures_are_those_of_memory(trace, small_pieces, options):
+    in_memory, from_disk = both(trace, FED, **options)
+    assert from_disk == in_memory
+    assert in_memory["results"]
+
+
+def test_the_trace_is_not_held(trace, small_pieces, monkeypatch):
+    whole = Trace.routing
+
+    def refuse(self, columns):
+        assert "experts" not in columns, "the routings were read as a whole"
+        return whole(self, columns)
+
+    monkeypatch.setattr(Trace, "routing", refuse)
+    with pytest.raises(AssertionError, match="as a whole"):
+        tracekit.replay(trace, "lru", cache_mib=1)
+    result = tracekit.replay(trace, ["lru", "belady"], cache_mib=1, from_disk=True)
+    assert [row.policy for row in result.rows] == ["lru", "belady"]
+    # A trace that is large for the machine is replayed so without being asked.
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1 << 20)
+    assert tracekit.replay(trace, ["lru", "belady"], cache_mib=1).rows == result.rows
+
+
+def test_a_policy_that_needs_the_whole_run_is_named_with_what_it_takes(trace, small_pieces):
+    in_memory, from_disk = both(trace, ["arc", "lru", "prefetch"], cache_mib=1)
+    (sentence,) = set(from_disk["notes"]) - set(in_memory["notes"])
+    assert sentence.startswith("arc and prefetch hold the whole trace in memory, which takes about")
+    assert sentence.endswith("GiB; the others replay it from disk.")
+    assert from_disk["results"] == in_memory["results"]
+
+
+@pytest.mark.parametrize("option", ["validate", "time", "warm"])
+def test_what_compares_whole_runs_is_refused(trace, option):
+    value = trace if option == "warm" else True
+    with pytest.raises(UsageError, match=f"^{option} needs the whole run in memory; leave out"):
+        tracekit.replay(trace, "lru", cache_mib=1, from_disk=True, **{option: value})
+
+
+def test_pieces_are_the_batches_of_the_trace(trace):
+    whole = build_batches(trace)
+    for lookups in (700, 20_000, 10**9):
+        found = list(Pieces(trace, whole, without_first(trace, 3), lookups))
+        for name in ("keys", "admit_rank", "layer", "turn", "pass_id", "step", "phase", "rows"):
+            joined = np.concatenate([getattr(piece, name) for piece in found])
+            np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)
+        lookups_of = np.concatenate([piece.lookups for piece in found])
+        np.testing.assert_array_equal(lookups_of, whole.lookups)
+        marked = without_first(trace, 3).marked(whole)
+        counted = np.concatenate([piece.counted_decode for piece in found])
+        np.testing.assert_array_equal(counted, marked.counted_decode)
+        later = np.concatenate([piece.after_first_decode for piece in found])
+        np.testing.assert_array_equal(later, whole.after_first_decode)
+        assert (len(found) == 1) == (lookups == 10**9)
+
+
+class Boasting(FedPolicy):
+    """A policy of one's own with a wrong answer."""
+
+    name = "boasting"
+    summary = "says that more hit than was looked up"
+
+    def start(self, model, budgets):
+        return BoastingRun(budgets)
+
+
+class BoastingRun(Run):
+    def __init__(self, budgets):
+        self.budgets = budgets
+
+    def feed(self, batches, per_lookup=False):
+        hits = batches.lookups.astype(np.int32) + (batches.turn[0] > 0)
+        return [
+            Cell(int(budget), hits, np.zeros(len(batches), np.int64)) for budget in self.budgets
+        ]
+
+
+def test_a_wrong_answer_of_ones_own_policy_is_named(trace, small_pieces):
+    with pytest.raises(UsageError, match=r"^Policy 'boasting' is wrong: its feed\(\) returned"):
+        tracekit.replay(trace, Boasting(), cache_mib=1, from_disk=True)
+
+
+def test_what_fails_while_a_piece_is_read_is_raised():
+    def items():
+        yield 1
+        raise OSError("the disk is gone")
+
+    got = one_ahead(items())
+    assert next(got) == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(got)
+    assert list(one_ahead(range(5))) == [0, 1, 2, 3, 4]
