@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tracekit.policies import Bound, load_policy
 from tracekit.policies.depths import hits_at
 from tracekit.replaying import replay
-from tracekit.replaying.run import _has_totals as has_totals
+from tracekit.replaying.prepare import _has_totals as has_totals
 from tracekit.trace import synthesize
 
 
@@ -61,8 +61,8 @@ def test_rows_of_a_replay_are_the_same_from_totals_and_from_runs(options, monkey
         asked.append(run.policy.name)
         return has_totals(run, n)
 
-    monkeypatch.setattr("tracekit.replaying.run._has_totals", in_totals)
+    monkeypatch.setattr("tracekit.replaying.prepare._has_totals", in_totals)
     totals = found()
     assert sorted(asked) == ["belady", "bound", "lru"]
-    monkeypatch.setattr("tracekit.replaying.run._has_totals", lambda run, n: False)
+    monkeypatch.setattr("tracekit.replaying.prepare._has_totals", lambda run, n: False)
     assert found() == totals

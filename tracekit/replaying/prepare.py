@@ -62,7 +62,7 @@ class Prepared:
     from_pieces : list of int
         Which of `policies` are fed from disk.
     in_one_pass : list of int
-        Which of `policies` give the rows of all of `budgets` in less time than those of each.
+        Which take one pass for all budgets: those are best asked for together.
     rows_of : callable
         ``rows_of(run, some of the budgets)`` replays ``policies[run]`` and gives a row for each. Of one
         that is fed from disk it reads the whole trace.
@@ -169,28 +169,26 @@ def prepare(
 
     from_pieces = [i for i, run in enumerate(replayed) if on_disk and can_be_fed(run.policy)]
     pieces = Pieces(trace, model, counted)
+    needs_batches = validate or calibration is not None
+    in_one_pass = [
+        i
+        for i, run in enumerate(replayed)
+        if not (i in from_pieces or needs_batches) and _has_totals(run, len(budgets))
+    ]
     is_held = len(fed) < len(loaded)
     known = [Loads().with_those_of(batches)] if is_held else []
-
-    def gives_totals(run: int, n_budgets: int) -> bool:
-        if run in from_pieces or validate or calibration is not None:
-            return False
-        policy, given = replayed[run].policy, replayed[run].batches
-        # A class of the user's own that is derived from one of ours does as it likes.
-        is_ours = type(policy).__module__.startswith("tracekit.policies.")
-        return is_ours and policy.gives_totals(given, n_budgets)
 
     def rows_of(run: int, part: np.ndarray) -> list[Row]:
         policy, given = replayed[run].policy, replayed[run].batches
         if run in from_pieces:
             (rows,) = fed_rows([run], part, len(part), 1, lambda share: None)
             return rows
+        rows = []
         cells: Sequence[Cell | Limit | Totals] = (
             policy.totals(given, part)
-            if gives_totals(run, len(part))
+            if run in in_one_pass
             else simulate(policy, given, part, per_lookup=validate)
         )
-        rows = []
         for cell in cells:
             row = row_of(policy, given, cell, per_layer)
             if calibration is not None and not isinstance(cell, Totals):
@@ -272,15 +270,8 @@ def prepare(
             trace=trace,
         )
 
-    return Prepared(
-        [run.policy for run in replayed],
-        budgets,
-        from_pieces,
-        [run for run in range(len(replayed)) if gives_totals(run, len(budgets))],
-        rows_of,
-        fed_rows,
-        result,
-    )
+    policies_of_runs = [run.policy for run in replayed]
+    return Prepared(policies_of_runs, budgets, from_pieces, in_one_pass, rows_of, fed_rows, result)
 
 
 def _with_bound(
@@ -319,6 +310,12 @@ def _is_from_disk(asked: bool | None, trace: Trace, **needs_all: object) -> bool
             f"{needing} needs the whole run in memory; leave out {needing} or from_disk."
         )
     return False
+
+
+def _has_totals(run: Runnable, n_budgets: int) -> bool:
+    """Say whether a policy of tracekit's own gives totals; a class derived from it does as it likes."""
+    is_own = type(run.policy).__module__.startswith("tracekit.policies.")
+    return is_own and run.policy.gives_totals(run.batches, n_budgets)
 
 
 def _held(runs: Iterable[Runnable]) -> list[str]:
