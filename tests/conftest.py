@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ import pytest
 def pytest_configure() -> None:
     """Let Ctrl-C come to the tests that press it: a job in the background ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    """Close what llama.cpp's binding opened when it was imported, or Python complains at its end."""
+    binding = sys.modules.get("llama_cpp._utils")
+    for name in ("outnull_file", "errnull_file"):
+        if hasattr(binding, name):
+            getattr(binding, name).close()
 
 
 def _shared() -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from drawn_run import Drawn, small_run
 from format_samples import EXPERTS, json_lines, long_csv, routing_lines, saved
@@ -41,7 +42,7 @@ def experts_of(trace: Trace) -> np.ndarray:
 
 
 def as_table(rows: list[dict]) -> bytes:
-    return saved(lambda file: pa.parquet.write_table(pa.Table.from_pylist(rows), file))
+    return saved(lambda file: pq.write_table(pa.Table.from_pylist(rows), file))
 
 
 # ---- read for what they are ---------------------------------------------------------------------

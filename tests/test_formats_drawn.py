@@ -1,5 +1,6 @@
 """One drawn run in every layout: each is imported to the routing that was drawn."""
 
+import re
 from pathlib import Path
 
 import layouts_engines  # noqa: F401  these register the layouts
@@ -55,7 +56,15 @@ def check(trace: Trace, run: Drawn, layout: Layout) -> None:
             assert np.array_equal(trace.routing([name])[name], getattr(run, name)[token, place])
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+# Other forms of the same answers, and other names of the same columns, are tried by the slow suite.
+OTHER_FORMS = re.compile(r".*, (an array|one)|(csv, names|jsonl, names) [1-9]")
+SMALL = [
+    pytest.param(name, marks=[pytest.mark.slow] if OTHER_FORMS.fullmatch(name) else [])
+    for name in LAYOUTS
+]
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_a_layout_holds_what_was_drawn(name: str, small: Drawn, tmp_path: Path):
     layout = LAYOUTS[name]
     given = layout.write(small, tmp_path)
@@ -63,7 +72,7 @@ def test_a_layout_holds_what_was_drawn(name: str, small: Drawn, tmp_path: Path):
     check(trace, layout.view(small), layout)
 
 
-@pytest.mark.parametrize("most_bytes", [1, 1000])
+@pytest.mark.parametrize("most_bytes", [pytest.param(1, marks=pytest.mark.slow), 600])
 def test_a_prompt_that_is_too_large_at_once_is_read_in_parts(
     most_bytes: int, small: Drawn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -17,6 +17,7 @@ from cli_helpers import run
 from tiny_transformers import FAMILIES, N_EXPERT, N_LAYER, SMALL, TOP_K, Tokenizer, tiny, watched
 
 import tracekit
+from tracekit import meter
 from tracekit.hooks.forward import Hooks
 from tracekit.hooks.routers import routers_of
 from tracekit.trace import Trace, TracekitError
@@ -103,6 +104,15 @@ def test_the_sizes_and_the_places(tmp_path):
     assert steps["token"][: lengths[0]].tolist() == Tokenizer()(PROMPTS[0])["input_ids"]
     assert steps["piece"][0] == Tokenizer().decode(steps["token"][:1]).encode()
     assert (steps["wall_ms"][steps["phase"] == 1] > 0).all()
+    costs = trace.steps(["start_s", "cpu_ms", "major_faults", "mem_available_bytes"])
+    decoded = steps["phase"] == 1
+    assert (np.diff(costs["start_s"][decoded]) > 0).all()
+    assert costs["start_s"][~np.isnan(costs["start_s"])][0] == 0
+    assert costs["cpu_ms"][decoded].sum() > 0
+    assert (costs["major_faults"][decoded] >= 0).all()
+    left = meter.available_bytes()
+    assert left is None or (costs["mem_available_bytes"][decoded] > 0).all()
+    assert trace.facts.captured == ["logits", "gate_input"]
     assert trace.facts.prompts == PROMPTS
     assert trace.facts.engine.name == "transformers"
     assert (trace.facts.complete, trace.facts.ended) == (True, "length")

@@ -63,7 +63,8 @@ def test_the_trace_is_not_held(trace, small_pieces, monkeypatch):
     assert [row.policy for row in result.rows] == ["lru", "belady"]
     # A trace that is large for the machine is replayed so without being asked.
     monkeypatch.setattr(memory, "memory_bytes", lambda: 1 << 20)
-    assert tracekit.replay(trace, ["lru", "belady"], cache_mib=1).rows == result.rows
+    unasked = tracekit.replay(trace, ["lru", "belady"], cache_mib=1)
+    assert [row.to_record() for row in unasked.rows] == [row.to_record() for row in result.rows]
 
 
 def test_a_policy_that_needs_the_whole_run_is_named_with_what_it_takes(trace, small_pieces):

@@ -8,14 +8,13 @@ import pandas as pd
 from tracekit.analysis.budget import budget_of
 from tracekit.analysis.gaps import token_gaps
 from tracekit.formats import as_trace
-from tracekit.policies.lru import LRURun
+from tracekit.policies.depths import hits_at
 from tracekit.replaying import build_batches
 from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE
 
 BINS = 48
-_BUDGETS_A_PASS = 8  # each holds 12 bytes a batch
 
 
 def reuse_distance(
@@ -67,9 +66,7 @@ def reuse_distance(
     bank = batches.bank_bytes
     edges = np.unique(np.geomspace(batches.expert_bytes.min(), bank, BINS + 1).astype(np.int64))
     edges[-1] = bank
-    parts = np.array_split(edges, -(-len(edges) // _BUDGETS_A_PASS))
-    cells = (cell for part in parts for cell in LRURun(batches, part).feed(batches))
-    within = np.array([cell.hits[decode].sum() for cell in cells], np.int64)
+    within = hits_at(batches, edges)[:, 2].sum(axis=1)
     budget, source = budget_of(trace, cache_bytes), "given"
     if cache_bytes is None:
         source = "default" if trace.budget_bytes is None else "recorded"

@@ -15,6 +15,7 @@ from tracekit.figures import Figure
 from tracekit.policies.batches import Batches as Batches
 from tracekit.policies.known import Guesses as Guesses
 from tracekit.policies.known import Popularity as Popularity
+from tracekit.policies.totals import Totals as Totals
 from tracekit.registry import Registry
 
 
@@ -206,6 +207,14 @@ class Policy(ABC):
         those that it touched may go too. Cells do not depend on each other. `per_lookup` asks for
         ``Cell.hit`` too.
         """
+
+    def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
+        """Say whether `totals` takes a whole run, and less time than a replay at each budget."""
+        return False
+
+    def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals] | list[Limit]:
+        """Return the totals of `simulate` at each of `budgets`, without a figure of each batch."""
+        raise NotImplementedError(f"{self.name} has no totals of its own")
 
 
 POLICIES: Registry[Policy] = Registry("policy", Policy)

@@ -3,7 +3,8 @@
 Nothing here knows a trace or a policy.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,21 @@ from tracekit.kernels import kernel
 from tracekit.policies.known import Guesses, Later, Popularity
 from tracekit.policies.model import Model
 from tracekit.trace.schema import DECODE
+
+
+class Passes:
+    """Results of passes over a run, each made once, whichever thread asks first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[bytes, np.ndarray] = {}
+
+    def once(self, of: np.ndarray, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return what `make` returns for `of`, or what it returned before."""
+        with self._lock:
+            if of.tobytes() not in self._found:
+                self._found[of.tobytes()] = make()
+            return self._found[of.tobytes()]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,6 +157,24 @@ class Batches(Model):
             first_use[used] = n + self.later.rank[used]
         _next_use(self.keys, next_use, first_use)
         return next_use, first_use
+
+    @cached_property
+    def kind(self) -> np.ndarray:
+        """Which figures count each batch, uint8 [B]: 0 none, 1 not those of decoded tokens, 2 all."""
+        return np.asarray(self.counted.astype(np.uint8) + self.counted_decode)
+
+    @cached_property
+    def first_lookups(self) -> np.ndarray:
+        """How many keys of each batch were never looked up before, int64 [B]."""
+        first = self.first_use[self.first_use < len(self.keys)]
+        return np.bincount(
+            np.searchsorted(self.batch_start, first, side="right") - 1, minlength=len(self)
+        )
+
+    @cached_property
+    def passes(self) -> "Passes":
+        """Results that several policies share."""
+        return Passes()
 
     @cached_property
     def after_first_decode(self) -> np.ndarray:

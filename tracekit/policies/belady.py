@@ -5,12 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, register
+from tracekit.policies.base import Batches, Cell, Totals, register
 from tracekit.policies.cells import cells_of
+from tracekit.policies.chain import kept_at
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.intervals import waiting_keys
 from tracekit.policies.model import Model
 from tracekit.policies.positions import add, discard, holds, largest, set_of
+from tracekit.policies.totals import totals_of
 
 
 @register
@@ -32,6 +34,12 @@ class Belady(FedPolicy):
 
     def start(self, model: Model, budgets: np.ndarray) -> "BeladyRun":
         return BeladyRun(model, budgets)
+
+    def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
+        return batches.has_equal_sizes and n_budgets > 0  # the bound takes the same pass
+
+    def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals]:
+        return totals_of(batches, budgets, kept_at(batches, batches.next_use, budgets))
 
 
 class BeladyRun(Run):
@@ -187,4 +195,4 @@ def _belady(
                 discard(bits, words, groups, last)
         hits[b] = n_hits
         resident[b] = used
-    totals[:] = waiting, n_finished, used
+    totals[0], totals[1], totals[2] = waiting, n_finished, used

@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
 from tracekit.policies.fed import FedPolicy, Run
-from tracekit.policies.limits import LimitsRun
+from tracekit.policies.limits import LimitsRun, limits_of_equal_sizes
 from tracekit.policies.model import Model
 from tracekit.policies.shares import model_of_layer, one_layer
 
@@ -98,6 +98,12 @@ class Bound(FedPolicy):
 
     def start(self, model: Model, budgets: np.ndarray) -> Run:
         return LimitsRun(model, budgets, self.params.prices)
+
+    def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
+        return type(self) is Bound and batches.has_equal_sizes
+
+    def totals(self, batches: Batches, budgets: np.ndarray) -> list[Limit]:
+        return limits_of_equal_sizes(batches, budgets)
 
 
 class BoundInShares(Bound):

@@ -257,4 +257,4 @@ def _follow(
             least_bits[c, layer] = least_of(bits, layer, n_expert)
             hits[c, b] = n_hits
             resident[c, b] = used[c]
-    counts[:] = n_rows, before + keys.size
+    counts[0], counts[1] = n_rows, before + keys.size

@@ -277,7 +277,7 @@ def _most_kept(
                         break
                 used -= size
                 discard(bits, words, groups, last)
-    totals[:] = used, kept, kept_bytes
+    totals[0], totals[1], totals[2] = used, kept, kept_bytes
 
 
 # Positions grow with time, so that the lookup with the least previous position was used longest ago;

@@ -10,12 +10,38 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Limit
 from tracekit.policies.batches import joined
+from tracekit.policies.chain import kept_at
 from tracekit.policies.fed import Run
 from tracekit.policies.intervals import Kept, Room
 from tracekit.policies.model import Model
 
 # Above this many lookups the price bound is left out: it takes seconds there.
 MOST_PRICED = 1_000_000
+
+
+def limits_of_equal_sizes(batches: Batches, budgets: np.ndarray) -> list[Limit]:
+    """Return the limits of a whole run, of experts of one size, at each of `budgets`: one pass for all.
+
+    Belady's rule keeps the most intervals, and so the most bytes.
+
+    Parameters
+    ----------
+    batches : Batches
+    budgets : int64 [C]
+        In bytes.
+    """
+    size = int(batches.expert_bytes[0])
+    found = []
+    for decode_only in (False, True):
+        counted = batches.counted_decode if decode_only else batches.counted
+        next_use = Room.of(batches, decode_only).next_use
+        kept = kept_at(batches, next_use, budgets).sum(axis=(1, 2))
+        found.append((kept, size * (batches.lookups[counted].sum() - kept)))
+    (hits, read), (hits_decode, read_decode) = found
+    columns = (budgets, hits, hits_decode, read, read_decode)
+    return [
+        Limit(*of_budget) for of_budget in zip(*(each.tolist() for each in columns), strict=True)
+    ]
 
 
 class LimitsRun(Run):

@@ -146,4 +146,5 @@ def _lrfu(
                 heap.worth[key] = 0
         hits[b] = n_hits
         resident[b] = used
-    totals[:] = size, n_scaled, used, n_batches + batch_start.size - 1, n_lookups + keys.size
+    totals[0], totals[1], totals[2] = size, n_scaled, used
+    totals[3], totals[4] = n_batches + batch_start.size - 1, n_lookups + keys.size

@@ -3,9 +3,13 @@
 import numpy as np
 
 from tracekit.kernels import kernel
-from tracekit.policies.base import Batches, Cell, register
+from tracekit.policies.base import Batches, Cell, Totals, register
+from tracekit.policies.depths import hits_at
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.model import Model
+from tracekit.policies.totals import totals_of
+
+_FEW = 6  # budgets up to which a replay of each is faster than the one pass for all of them
 
 
 @register
@@ -22,6 +26,12 @@ class LRU(FedPolicy):
 
     def start(self, model: Model, budgets: np.ndarray) -> "LRURun":
         return LRURun(model, budgets)
+
+    def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
+        return batches.has_equal_sizes and n_budgets > _FEW
+
+    def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals]:
+        return totals_of(batches, budgets, hits_at(batches, budgets))
 
 
 class LRURun(Run):

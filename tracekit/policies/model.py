@@ -51,6 +51,11 @@ class Model:
         """Size of each key, int64 [n_keys]."""
         return np.repeat(self.expert_bytes, self.n_expert)
 
+    @cached_property
+    def has_equal_sizes(self) -> bool:
+        """Whether the experts of all layers have one size."""
+        return bool((self.expert_bytes == self.expert_bytes[:1]).all())
+
     @property
     def bank_bytes(self) -> int:
         """Bytes of all experts of all MoE layers."""

@@ -123,4 +123,4 @@ def _random(
         hits[b] = n_hits
         resident[b] = used
     generator[0] = state
-    totals[:] = n_entries, used
+    totals[0], totals[1] = n_entries, used

@@ -16,8 +16,9 @@ import numpy as np
 from tracekit.arguments import names_in, whole
 from tracekit.figures import MIB
 from tracekit.formats import ExpertCounts
-from tracekit.policies import Bound, Cell, Policy, load_policies
+from tracekit.policies import Bound, Cell, Limit, Policy, load_policies
 from tracekit.policies.bound import bound_of
+from tracekit.policies.totals import Totals
 from tracekit.replaying.agreement import verified
 from tracekit.replaying.answer_checks import simulate
 from tracekit.replaying.batches import batches_of, columns_for, model_of, no_batches
@@ -60,6 +61,8 @@ class Prepared:
     budgets : int64 [C]
     from_pieces : list of int
         Which of `policies` are fed from disk.
+    in_one_pass : list of int
+        Which take one pass for all budgets: those are best asked for together.
     rows_of : callable
         ``rows_of(run, some of the budgets)`` replays ``policies[run]`` and gives a row for each. Of one
         that is fed from disk it reads the whole trace.
@@ -73,6 +76,7 @@ class Prepared:
     policies: list[Policy]
     budgets: np.ndarray
     from_pieces: list[int]
+    in_one_pass: list[int]
     rows_of: Callable[[int, np.ndarray], list[Row]]
     fed_rows: Callable[
         [Sequence[int], np.ndarray, int, int, Callable[[float], None]], list[list[Row]]
@@ -165,6 +169,12 @@ def prepare(
 
     from_pieces = [i for i, run in enumerate(replayed) if on_disk and can_be_fed(run.policy)]
     pieces = Pieces(trace, model, counted)
+    needs_batches = validate or calibration is not None
+    in_one_pass = [
+        i
+        for i, run in enumerate(replayed)
+        if not (i in from_pieces or needs_batches) and _has_totals(run, len(budgets))
+    ]
     is_held = len(fed) < len(loaded)
     known = [Loads().with_those_of(batches)] if is_held else []
 
@@ -174,9 +184,14 @@ def prepare(
             (rows,) = fed_rows([run], part, len(part), 1, lambda share: None)
             return rows
         rows = []
-        for cell in simulate(policy, given, part, per_lookup=validate):
+        cells: Sequence[Cell | Limit | Totals] = (
+            policy.totals(given, part)
+            if run in in_one_pass
+            else simulate(policy, given, part, per_lookup=validate)
+        )
+        for cell in cells:
             row = row_of(policy, given, cell, per_layer)
-            if calibration is not None:
+            if calibration is not None and not isinstance(cell, Totals):
                 row = replace(row, time=time_of(calibration, policy, given, cell))
             if recorded is not None and isinstance(cell, Cell):
                 row = replace(row, validation=recorded.compare(policy, cell))
@@ -256,7 +271,7 @@ def prepare(
         )
 
     policies_of_runs = [run.policy for run in replayed]
-    return Prepared(policies_of_runs, budgets, from_pieces, rows_of, fed_rows, result)
+    return Prepared(policies_of_runs, budgets, from_pieces, in_one_pass, rows_of, fed_rows, result)
 
 
 def _with_bound(
@@ -295,6 +310,12 @@ def _is_from_disk(asked: bool | None, trace: Trace, **needs_all: object) -> bool
             f"{needing} needs the whole run in memory; leave out {needing} or from_disk."
         )
     return False
+
+
+def _has_totals(run: Runnable, n_budgets: int) -> bool:
+    """Say whether a policy of tracekit's own gives totals; a class derived from it does as it likes."""
+    is_own = type(run.policy).__module__.startswith("tracekit.policies.")
+    return is_own and run.policy.gives_totals(run.batches, n_budgets)
 
 
 def _held(runs: Iterable[Runnable]) -> list[str]:

@@ -146,7 +146,7 @@ class Row(Totals, Identity):
         bool | None,
         Declared(Unit.FLAG, "the peak after the first decoded token was above the budget"),
     ]
-    replayed: Policy = field(repr=False)
+    replayed: Policy = field(repr=False, compare=False)  # its name and parameters are compared
     budget: int
     counters: Mapping[str, int | float | None] = field(default_factory=dict)
     kept_to_budget: bool = True

@@ -180,10 +180,13 @@ def _rows_of_all(
             by_run[run] = rows
         done = n_fed
     in_memory = [run for run in range(n_runs) if run not in work.from_pieces]
-    tasks = [(run, start) for run in in_memory for start in range(0, len(budgets), size)]
+    at_once = {run: len(budgets) if run in work.in_one_pass else size for run in in_memory}
+    tasks = [(run, start) for run, n in at_once.items() for start in range(0, len(budgets), n)]
     by_task: dict[tuple[int, int], list[Row]] = {}
     for index, rows in on_threads(
-        lambda task: work.rows_of(task[0], budgets[task[1] : task[1] + size]), tasks, jobs
+        lambda task: work.rows_of(task[0], budgets[task[1] : task[1] + at_once[task[0]]]),
+        tasks,
+        jobs,
     ):
         by_task[tasks[index]] = rows
         done += len(rows)

@@ -10,13 +10,14 @@ import numpy as np
 from tracekit.policies.base import Batches, Cell, Limit, Policy
 from tracekit.policies.bound import Bound
 from tracekit.policies.model import Model
+from tracekit.policies.totals import Totals
 from tracekit.replaying.kept import kept_to_budget, most_by_shares
 from tracekit.replaying.reads import reads_of
 from tracekit.replaying.rows import COLUMNS, DEMAND, NO_BOUND, LayerRow, Row, identity, totals
 from tracekit.trace.errors import UsageError
 
 
-def row_of(policy: Policy, batches: Batches, cell: Cell | Limit, per_layer: bool) -> Row:
+def row_of(policy: Policy, batches: Batches, cell: Cell | Limit | Totals, per_layer: bool) -> Row:
     """Reduce `cell`, which `policy` gave for `batches`, to a row.
 
     Raises
@@ -58,7 +59,7 @@ class Tally:
         self._resident = 0
         self._resident_of_layer = np.zeros(model.n_layers, np.int64)
 
-    def add(self, batches: Batches, cell: Cell | Limit) -> None:
+    def add(self, batches: Batches, cell: Cell | Limit | Totals) -> None:
         """Add the next piece.
 
         Raises
@@ -69,6 +70,9 @@ class Tally:
         if isinstance(cell, Limit):
             self._limit = cell
             self._add(batches, (batches.lookups, None, None))
+            return
+        if isinstance(cell, Totals):
+            self._add_totals(batches, cell)
             return
         reads = reads_of(batches, cell)
         self._add(batches, (reads.lookups, cell.hits, reads.read_bytes))
@@ -92,6 +96,20 @@ class Tally:
                 # Sums in float64 are exact below 2^53, which is 9 PB.
                 of_layers = np.bincount(batches.layer[which], values[which], batches.n_layers)
                 self._sums[2 * j + i] += of_layers.astype(np.int64)
+
+    def _add_totals(self, batches: Batches, found: Totals) -> None:
+        """Add a whole run of a policy that keeps to its budget."""
+        for i, which, hits in (
+            (0, batches.counted, found.hits),
+            (1, batches.counted_decode, found.hits_decode),
+        ):
+            lookups = np.bincount(batches.layer[which], batches.lookups[which], batches.n_layers)
+            missed = lookups.astype(np.int64) - hits
+            for j, of_layers in enumerate((lookups, hits, missed * batches.expert_bytes)):
+                self._sums[2 * j + i] += (
+                    of_layers.astype(np.int64) if self._per_layer else int(of_layers.sum())
+                )
+        self._peak, self._peak_decode = found.peak_bytes, found.peak_bytes_decode
 
     def _add_peaks(self, batches: Batches, cell: Cell) -> None:
         kept = kept_to_budget(batches, cell)

@@ -15,6 +15,7 @@ def huber_line(
     tolerance: float = 1e-9,
     start: tuple[float, float] | None = None,
     most_rounds: int = 100,
+    scale: float | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fit y = a + b · x by iteratively reweighted least squares, many sets of points at once.
 
@@ -31,6 +32,8 @@ def huber_line(
     start : (a, b), optional
         Where the rounds begin; with the line of least squares by default.
     most_rounds : int
+    scale : float, optional
+        The spread of the residuals, where it is known; it is not found again then, which takes longest.
 
     Returns
     -------
@@ -49,10 +52,9 @@ def huber_line(
     widest = np.abs(x).max(axis=-1)
     for _ in range(most_rounds):
         residuals = y - a[..., None] - b[..., None] * x
-        centre = np.median(residuals, axis=-1, keepdims=True)
-        scale = MAD_TO_SD * np.median(np.abs(residuals - centre), axis=-1, keepdims=True)
+        spread = spread_of(residuals) if scale is None else scale
         # Where half of the points lie on the line exactly, the others have no weight.
-        limit = np.maximum(TUNING * scale, 1e-12 * enough)
+        limit = np.maximum(TUNING * spread, 1e-12 * enough)
         weights = np.minimum(1, limit / np.maximum(np.abs(residuals), limit))
         a_before, b_before = a, b
         a, b = _weighted_line(x, y, weights)
@@ -60,6 +62,12 @@ def huber_line(
         if np.all(moved <= enough):
             break
     return a, b
+
+
+def spread_of(residuals: np.ndarray) -> np.ndarray:
+    """Return 1.4826 times the median absolute deviation from the median, [..., 1] of [..., T]."""
+    centre = np.median(residuals, axis=-1, keepdims=True)
+    return np.asarray(MAD_TO_SD * np.median(np.abs(residuals - centre), axis=-1, keepdims=True))
 
 
 def _weighted_line(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.timing.huber import huber_line
+from tracekit.timing.huber import huber_line, spread_of
 from tracekit.timing.times import Times
 
 Z_95 = 1.96
@@ -106,7 +106,9 @@ def draws_of(times: Times, line: tuple[float, float], seed: int = 0) -> Draws:
     x, y = times.read_mib[tokens], times.wall_ms[tokens]
     varies = x.std(axis=1) > 0  # a draw of equal bytes has no slope
     x, y = x[varies], y[varies]
-    a, b = huber_line(x, y, _TOLERANCE, line, _MOST_ROUNDS)
+    # The scale is that of all tokens: the draws are of the same noise.
+    scale = float(spread_of(times.wall_ms - line[0] - line[1] * times.read_mib)[0])
+    a, b = huber_line(x, y, _TOLERANCE, line, _MOST_ROUNDS, scale)
     middle = np.median(y - a[:, None] - b[:, None] * x, axis=1)
     return Draws(a, b, middle, float(np.sqrt(size / n)))
 

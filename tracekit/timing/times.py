@@ -14,6 +14,7 @@ from tracekit.trace.errors import MissingDataError
 from tracekit.trace.schema import DECODE
 
 FEWEST = 64
+_COLUMNS = ("wall_ms", "read_bytes", "io_ms", "stall_ms", "major_faults")  # read at once
 ADVISED = 128
 # Under this share of their mean, bytes say nothing about the time that a byte takes.
 _LEAST_VARIATION = 0.1
@@ -121,8 +122,13 @@ def times_of_trace(trace: Trace) -> Times:
     UsageError
         As for `times_of`.
     """
-    for column in ("wall_ms", "read_bytes"):
-        if not trace.has_steps(column):
+    columns = trace.steps(["phase", *_COLUMNS])
+    is_given = {
+        "wall_ms": not np.isnan(columns["wall_ms"]).all(),
+        "read_bytes": bool((columns["read_bytes"] >= 0).any()),
+    }
+    for column, has_values in is_given.items():
+        if not has_values:
             raise MissingDataError(
                 f"{trace.name} has no {column} of its tokens, so nothing can be said about time; "
                 "record it with tracekit, import it with --metrics, or name a recording of the same "
@@ -133,7 +139,6 @@ def times_of_trace(trace: Trace) -> Times:
             f"{trace.name} decodes up to {trace.most_decoded_at_once} tokens in one pass, so the time "
             "of a token is not known; take a recording without drafted tokens."
         )
-    columns = trace.steps(["phase", "wall_ms", "read_bytes", "io_ms", "stall_ms"])
     decoded = (columns["phase"] == DECODE) & trace.kept
     wall, read = columns["wall_ms"][decoded], columns["read_bytes"][decoded]
     lacks = np.isnan(wall) | (read < 0)
@@ -146,7 +151,7 @@ def times_of_trace(trace: Trace) -> Times:
     wait = stalled if np.nan_to_num(stalled).any() else read_for
     has_wait = len(wait) and bool((np.isfinite(wait) & (wait >= 0)).all()) and bool(wait.any())
     times = times_of(trace.name, wall, read, wait if has_wait else None)
-    faults = trace.steps(["major_faults"])["major_faults"][decoded]
+    faults = columns["major_faults"][decoded]
     return (
         times if (faults < 0).any() else replace(times, faulting_share=float((faults > 0).mean()))
     )

@@ -1,0 +1,68 @@
+"""Totals at many budgets in one pass are those of a run at each budget."""
+
+import numpy as np
+import pytest
+from cache_runs import EXAMPLES, cases, long_case
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracekit.policies import Bound, load_policy
+from tracekit.policies.depths import hits_at
+from tracekit.replaying import replay
+from tracekit.replaying.prepare import _has_totals as has_totals
+from tracekit.trace import synthesize
+
+
+def by_kind_and_layer(batches, cells):
+    found = np.zeros((len(cells), 3, batches.n_layers), np.int64)
+    for c, cell in enumerate(cells):
+        np.add.at(found[c], (batches.kind, batches.layer), cell.hits)
+    return found
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(case=st.one_of(cases(), cases(equal_sizes=True), st.just(long_case())))
+def test_hits_of_lru_at_all_budgets_are_those_at_each(case):
+    budgets = np.array([*case.budgets, *case.budgets[::-1]])
+    cells = load_policy("lru").simulate(case.batches, budgets)
+    expected = by_kind_and_layer(case.batches, cells)
+    assert (hits_at(case.batches, budgets) == expected).all()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(case=cases(equal_sizes=True))
+def test_hits_of_belady_and_limits_at_all_budgets_are_those_at_each(case):
+    budgets = np.array(case.budgets)
+    belady, bound = load_policy("belady"), Bound()
+    cells = belady.simulate(case.batches, budgets)
+    for total, cell in zip(belady.totals(case.batches, budgets), cells, strict=True):
+        of_layer = by_kind_and_layer(case.batches, [cell])[0]
+        assert total.hits.tolist() == of_layer[1:].sum(axis=0).tolist()
+        assert total.hits_decode.tolist() == of_layer[2].tolist()
+    assert bound.totals(case.batches, budgets) == bound.simulate(case.batches, budgets)
+
+
+@pytest.mark.parametrize("options", [{}, {"bypass": True}, {"skip": 2}, {"warm": True}])
+def test_rows_of_a_replay_are_the_same_from_totals_and_from_runs(options, monkeypatch):
+    trace, other = (
+        synthesize(3, 12, 2, 60, 2, prefill=9, seed=seed, expert_bytes=5) for seed in (0, 1)
+    )
+    given = options | ({"warm": other} if "warm" in options else {})
+    budgets = [0, 3, *range(5, 200, 13)]
+    asked = []
+
+    def found():
+        result = replay(
+            trace, ["lru", "belady", "bound"], cache_bytes=budgets, per_layer=True, **given
+        )
+        return [repr(row) for row in result.rows]
+
+    def in_totals(run, n):
+        asked.append(run.policy.name)
+        return has_totals(run, n)
+
+    monkeypatch.setattr("tracekit.replaying.prepare._has_totals", in_totals)
+    totals = found()
+    assert sorted(asked) == ["belady", "bound", "lru"]
+    monkeypatch.setattr("tracekit.replaying.prepare._has_totals", lambda run, n: False)
+    assert found() == totals

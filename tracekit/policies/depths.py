@@ -1,0 +1,158 @@
+"""The hits of LRU at any number of budgets in one pass over a run.
+
+After each batch, LRU holds what was touched last, as much as its budget allows. So it holds the end of
+a list of all keys in the order of last touch, and only where that end begins differs between budgets.
+Nothing here knows a policy.
+"""
+
+import numpy as np
+
+from tracekit.kernels import kernel
+from tracekit.policies.batches import Batches
+
+_SLOTS_A_KEY = 4
+_BLOCK = 16  # slots; the kernel shifts by 4
+
+
+def hits_at(batches: Batches, budgets: np.ndarray) -> np.ndarray:
+    """Return the hits of LRU at each of `budgets`.
+
+    Parameters
+    ----------
+    batches : Batches
+    budgets : int64 [C]
+        In bytes.
+
+    Returns
+    -------
+    int64 [C, 3, L]
+        By the kind of the batch (`Batches.kind`) and its layer.
+    """
+    ascending, place = np.unique(budgets, return_inverse=True)
+    n_blocks = -(-_SLOTS_A_KEY * batches.n_keys // _BLOCK)
+    first = np.full(1 << len(ascending).bit_length(), -1, np.int32)
+    found = np.zeros((3, len(batches.expert_bytes), len(ascending) + 1), np.int64)
+    _hits(
+        batches.keys,
+        batches.batch_start,
+        batches.layer,
+        batches.kind,
+        batches.key_bytes,
+        ascending,
+        batches.bypass,
+        np.full(batches.n_keys, -1, np.int32),
+        np.zeros(n_blocks * _BLOCK, np.int32),
+        np.zeros(n_blocks, np.int64),
+        first,
+        np.zeros(len(ascending), np.int64),
+        np.zeros(len(ascending) + 1, np.int64),
+        found,
+    )
+    return np.moveaxis(found.cumsum(axis=2)[:, :, :-1], 2, 0)[place]
+
+
+# The list is a row of slots: a touch takes the next slot and leaves the key's former one empty. The
+# slots form blocks, each with the bytes of its keys. Of each budget, `first` is the block in which its
+# end of the list begins: the blocks behind it, of `behind` bytes, are in the cache, and those before
+# it are not. Only of a key in that block itself do its neighbours have to be looked at. A batch that
+# alone is larger than the budget is in the cache too, unless `bypass`.
+#
+# A block that is in the cache may leave it and never comes back, so `first` only grows. When all slots
+# are taken, those in use move down and everything is summed anew.
+@kernel
+def _hits(
+    keys: np.ndarray,
+    batch_start: np.ndarray,
+    batch_layer: np.ndarray,
+    kind: np.ndarray,
+    key_bytes: np.ndarray,
+    budgets: np.ndarray,
+    bypass: bool,
+    slot_of: np.ndarray,
+    key_at: np.ndarray,
+    block_bytes: np.ndarray,
+    first: np.ndarray,
+    behind: np.ndarray,
+    moved: np.ndarray,
+    found: np.ndarray,
+) -> None:
+    n_budgets = np.int64(budgets.size)
+    n_slots = np.int64(0)  # taken so far
+    before = np.int64(0)  # the first slot of the batch before
+    for b in range(batch_layer.size):
+        start, stop = np.int64(batch_start[b]), np.int64(batch_start[b + 1])
+        if n_slots + stop - start > key_at.size:
+            block_bytes[:] = 0
+            n_used = np.int64(0)
+            for old in range(n_slots):
+                if old == before:
+                    before = n_used
+                key = key_at[old]
+                if slot_of[key] == old:
+                    key_at[n_used] = key
+                    slot_of[key] = n_used
+                    block_bytes[n_used >> 4] += key_bytes[key]
+                    n_used += 1
+            before = np.int64(min(before, n_used))
+            n_slots = n_used
+            block = np.int64((n_slots - 1) >> 4)
+            total = np.int64(0)
+            for c in range(n_budgets):
+                while block >= 0 and total + block_bytes[block] <= budgets[c]:
+                    total += block_bytes[block]
+                    block -= 1
+                first[c] = block
+                behind[c] = total
+
+        for p in range(start, stop):
+            slot = np.int64(slot_of[keys[p]])
+            least = n_budgets  # the least budget that has the key
+            if slot >= 0:
+                block = np.int64(slot >> 4)
+                least = np.int64(0)
+                step = np.int64(first.size >> 1)
+                while step > 0:  # without a jump, which a processor would guess wrong
+                    least += step * (first[least + step - 1] >= block)
+                    step >>= 1
+                moved[least] += key_bytes[keys[p]]
+                if slot >= before and not bypass:
+                    least = np.int64(0)
+                elif least > 0 and first[least - 1] == block:
+                    from_slot = np.int64(0)
+                    for i in range(slot, min((block + 1) << 4, n_slots)):
+                        if slot_of[key_at[i]] == i:
+                            from_slot += key_bytes[key_at[i]]
+                    while (
+                        least > 0
+                        and first[least - 1] == block
+                        and behind[least - 1] + from_slot <= budgets[least - 1]
+                    ):
+                        least -= 1
+            found[kind[b], batch_layer[b], least] += 1
+
+        before = n_slots
+        n_bytes = key_bytes[keys[start]] if stop > start else np.int64(0)
+        for p in range(start, stop):
+            key = keys[p]
+            if slot_of[key] >= 0:
+                block_bytes[slot_of[key] >> 4] -= n_bytes
+            slot_of[key] = n_slots
+            key_at[n_slots] = key
+            block_bytes[n_slots >> 4] += n_bytes
+            n_slots += 1
+        change = (stop - start) * n_bytes
+        for c in range(n_budgets):
+            change -= moved[c]
+            moved[c] = 0
+            behind[c] += change
+        for c in range(n_budgets):
+            if first[c] < before >> 4:
+                break
+            behind[c] = 0  # not all of the batch is behind the block
+            for later in range(first[c] + 1, ((n_slots - 1) >> 4) + 1):
+                behind[c] += block_bytes[later]
+        for c in range(n_budgets):
+            while behind[c] > budgets[c]:
+                first[c] += 1
+                behind[c] -= block_bytes[first[c]]
+        moved[n_budgets] = 0
