@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 from tracekit.trace.build import shown
@@ -90,6 +91,8 @@ def client_on(where: str, jobs: int | None, tell: Callable[[str], None]) -> Iter
 
 def _workers_here(dask: Any, jobs: int | None) -> Any:
     # The workers inherit that Ctrl-C is held back: it ends this process, and this process ends them.
+    # Python's tracker of resources, if it starts later, would let it through again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         return dask.LocalCluster(
