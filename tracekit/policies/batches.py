@@ -176,7 +176,7 @@ class Batches(Model):
 
     @cached_property
     def _place_by_kind(self) -> np.ndarray:
-        return self.kind.astype(np.int64) * self.n_layers + self.layer
+        return np.asarray(self.kind.astype(np.int64) * self.n_layers + self.layer)
 
     @cached_property
     def first_lookups(self) -> np.ndarray:
