@@ -131,7 +131,7 @@ def test_the_times_of_layers_are_means_of_what_is_known():
     trace = with_layer_times(routed(tokens=60))
     found = layer_times(trace)
     table = trace.table("routing.parquet").to_pandas()
-    known = table[table["phase"] == 1].groupby("layer")[["wait_ms", "compute_ms"]]
+    known = table[table["phase"] == 1].groupby("layer")
     assert found["layer"].tolist() == sorted(known.groups)
     for name in ("wait_ms", "compute_ms"):
         assert table[name].isna().any()
