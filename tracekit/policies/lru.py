@@ -5,7 +5,7 @@ import numpy as np
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Totals, register
 from tracekit.policies.bits import lowest_bit
-from tracekit.policies.depths import hits_at
+from tracekit.policies.depths import hits_and_peaks_at
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.model import Model
 from tracekit.policies.totals import totals_of
@@ -29,10 +29,10 @@ class LRU(FedPolicy):
         return LRURun(model, budgets)
 
     def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
-        return batches.has_equal_sizes and n_budgets > _FEW
+        return n_budgets > _FEW
 
     def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals]:
-        return totals_of(batches, budgets, hits_at(batches, budgets))
+        return totals_of(batches, budgets, *hits_and_peaks_at(batches, budgets))
 
 
 class LRURun(Run):
