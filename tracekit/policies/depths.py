@@ -181,23 +181,23 @@ def _hits(
         of = np.int64(peak_kind[b]) - 1
         i = np.int64(0)
         while of >= 0 and i < n_rising[of]:
-            c = rising[of, i]
-            block = np.int64(first[c])
+            rank = rising[of, i]
+            block = np.int64(first[rank])
             if block < 0:
                 break  # this budget and all larger ones hold all that was seen
-            size = behind[c]
-            if size + block_bytes[block] > peaks[c, of]:
+            size = behind[rank]
+            if size + block_bytes[block] > peaks[rank, of]:
                 slot = np.int64(min((block + 1) << 4, n_slots) - 1)
                 while slot >= block << 4:
                     key = key_at[slot]
                     if slot_of[key] == slot:
-                        if size + key_bytes[key] > budgets[c]:
+                        if size + key_bytes[key] > budgets[rank]:
                             break
                         size += key_bytes[key]
                     slot -= 1
-                peaks[c, of] = max(peaks[c, of], size)
+                peaks[rank, of] = max(peaks[rank, of], size)
             i += 1
-            if peaks[c, of] == most[c]:
+            if peaks[rank, of] == most[rank]:
                 n_rising[of] -= 1
                 i -= 1
                 for later in range(i, n_rising[of]):
