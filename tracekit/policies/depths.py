@@ -178,15 +178,15 @@ def _hits(
                 behind[c] -= block_bytes[first[c]]
         moved[n_budgets] = 0
 
-        of = np.int64(peak_kind[b]) - 1
-        i = np.int64(0)
-        while of >= 0 and i < n_rising[of]:
-            rank = rising[of, i]
+        side = np.int64(peak_kind[b]) - 1
+        place = np.int64(0)
+        while side >= 0 and place < n_rising[side]:
+            rank = rising[side, place]
             block = np.int64(first[rank])
             if block < 0:
                 break  # this budget and all larger ones hold all that was seen
             size = behind[rank]
-            if size + block_bytes[block] > peaks[rank, of]:
+            if size + block_bytes[block] > peaks[rank, side]:
                 slot = np.int64(min((block + 1) << 4, n_slots) - 1)
                 while slot >= block << 4:
                     key = key_at[slot]
@@ -195,10 +195,10 @@ def _hits(
                             break
                         size += key_bytes[key]
                     slot -= 1
-                peaks[rank, of] = max(peaks[rank, of], size)
-            i += 1
-            if peaks[rank, of] == most[rank]:
-                n_rising[of] -= 1
-                i -= 1
-                for later in range(i, n_rising[of]):
-                    rising[of, later] = rising[of, later + 1]
+                peaks[rank, side] = max(peaks[rank, side], size)
+            place += 1
+            if peaks[rank, side] == most[rank]:
+                n_rising[side] -= 1
+                place -= 1
+                for later in range(place, n_rising[side]):
+                    rising[side, later] = rising[side, later + 1]
