@@ -71,10 +71,9 @@ def held_in_memory(trace: Trace, policies: Sequence[str]) -> list[str]:
     if not policies:
         return []
     hold = "holds" if len(policies) == 1 else "hold"
-    size = bytes_in_memory(trace) / 2**30
     return [
-        f"{joined(policies)} {hold} the whole trace in memory, which takes about {size:.3g} GiB; the "
-        "others replay it from disk."
+        f"{joined(policies)} {hold} the whole trace in memory, which takes about "
+        f"{_mib(bytes_in_memory(trace))} MiB; what else is replayed comes from disk."
     ]
 
 
