@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.figures import MIB, joined, percent
+from tracekit.figures import MIB, budget_mib, joined, percent
 from tracekit.policies.model import Model
 from tracekit.replaying.loads import Loads
 from tracekit.replaying.memory import bytes_in_memory
@@ -100,7 +100,7 @@ def other_cache_than_recorded(
         return []
     return [
         f"The recording had {engine.cache_policy or 'a cache'} of "
-        f"{engine.cache_bytes / MIB:.12g} MiB; of another policy or size lookups differ."
+        f"{budget_mib(engine.cache_bytes)} MiB; of another policy or size lookups differ."
     ]
 
 
