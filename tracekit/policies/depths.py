@@ -51,6 +51,7 @@ def hits_and_peaks_at(batches: Batches, budgets: np.ndarray) -> tuple[np.ndarray
         batches.bypass,
         np.full(batches.n_keys, -1, np.int32),
         np.zeros(n_blocks * _BLOCK, np.int32),
+        np.zeros(n_blocks * _BLOCK, np.int64),
         np.zeros(n_blocks, np.int64),
         first,
         np.zeros(n_budgets, np.int64),
@@ -65,7 +66,7 @@ def hits_and_peaks_at(batches: Batches, budgets: np.ndarray) -> tuple[np.ndarray
 
 
 # The list is a row of slots: a touch takes the next slot and leaves the key's former one empty. The
-# slots form blocks, each with the bytes of its keys. Of each budget, `first` is the block in which its
+# slots form blocks, each with the bytes of its keys; an empty slot has none. Of each budget, `first` is the block in which its
 # end of the list begins: the blocks behind it, of `behind` bytes, are in the cache, and those before
 # it are not. Only of a key in that block itself do its neighbours have to be looked at. A batch that
 # alone is larger than the budget is in the cache too, unless `bypass`.
@@ -88,6 +89,7 @@ def _hits(
     bypass: bool,
     slot_of: np.ndarray,
     key_at: np.ndarray,
+    slot_bytes: np.ndarray,
     block_bytes: np.ndarray,
     first: np.ndarray,
     behind: np.ndarray,
@@ -112,8 +114,10 @@ def _hits(
                 if slot_of[key] == old:
                     key_at[n_used] = key
                     slot_of[key] = n_used
+                    slot_bytes[n_used] = key_bytes[key]
                     block_bytes[n_used >> 4] += key_bytes[key]
                     n_used += 1
+            slot_bytes[n_used:] = 0
             before = np.int64(min(before, n_used))
             n_slots = n_used
             block = np.int64((n_slots - 1) >> 4)
@@ -140,9 +144,8 @@ def _hits(
                     least = np.int64(0)
                 elif least > 0 and first[least - 1] == block:
                     from_slot = np.int64(0)
-                    for i in range(slot, min((block + 1) << 4, n_slots)):
-                        if slot_of[key_at[i]] == i:
-                            from_slot += key_bytes[key_at[i]]
+                    for i in range(slot, (block + 1) << 4):
+                        from_slot += slot_bytes[i]
                     while (
                         least > 0
                         and first[least - 1] == block
@@ -156,9 +159,11 @@ def _hits(
         for p in range(start, stop):
             key = keys[p]
             if slot_of[key] >= 0:
+                slot_bytes[slot_of[key]] = 0
                 block_bytes[slot_of[key] >> 4] -= n_bytes
             slot_of[key] = n_slots
             key_at[n_slots] = key
+            slot_bytes[n_slots] = n_bytes
             block_bytes[n_slots >> 4] += n_bytes
             n_slots += 1
         change = (stop - start) * n_bytes
@@ -187,13 +192,11 @@ def _hits(
                 break  # this budget and all larger ones hold all that was seen
             size = behind[rank]
             if size + block_bytes[block] > peaks[rank, side]:
-                slot = np.int64(min((block + 1) << 4, n_slots) - 1)
-                while slot >= block << 4:
-                    key = key_at[slot]
-                    if slot_of[key] == slot:
-                        if size + key_bytes[key] > budgets[rank]:
-                            break
-                        size += key_bytes[key]
+                slot = np.int64((block << 4) + 15)
+                while (
+                    size + slot_bytes[slot] <= budgets[rank]
+                ):  # not all of the block is in the cache
+                    size += slot_bytes[slot]
                     slot -= 1
                 peaks[rank, side] = max(peaks[rank, side], size)
             place += 1

@@ -10,7 +10,7 @@ from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.model import Model
 from tracekit.policies.totals import totals_of
 
-_FEW = 6  # budgets up to which a replay of each is faster than the one pass for all of them
+_FEW = 8  # budgets up to which a replay of each is faster than the one pass for all of them
 
 
 @register
