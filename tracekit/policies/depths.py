@@ -66,10 +66,10 @@ def hits_and_peaks_at(batches: Batches, budgets: np.ndarray) -> tuple[np.ndarray
 
 
 # The list is a row of slots: a touch takes the next slot and leaves the key's former one empty. The
-# slots form blocks, each with the bytes of its keys; an empty slot has none. Of each budget, `first` is the block in which its
-# end of the list begins: the blocks behind it, of `behind` bytes, are in the cache, and those before
-# it are not. Only of a key in that block itself do its neighbours have to be looked at. A batch that
-# alone is larger than the budget is in the cache too, unless `bypass`.
+# slots form blocks, each with the bytes of its keys; an empty slot has none. Of each budget, `first`
+# is the block in which its end of the list begins: the blocks behind it, of `behind` bytes, are in the
+# cache, and those before it are not. Only of a key in that block itself do its neighbours have to be
+# looked at. A batch that alone is larger than the budget is in the cache too, unless `bypass`.
 #
 # A block that is in the cache may leave it and never comes back, so `first` only grows. When all slots
 # are taken, those in use move down and everything is summed anew.
@@ -183,23 +183,23 @@ def _hits(
                 behind[c] -= block_bytes[first[c]]
         moved[n_budgets] = 0
 
-        of = np.int64(peak_kind[b]) - 1
-        i = np.int64(0)
-        while of >= 0 and i < n_rising[of]:
-            c = rising[of, i]
-            block = np.int64(first[c])
+        side = np.int64(peak_kind[b]) - 1
+        place = np.int64(0)
+        while side >= 0 and place < n_rising[side]:
+            rank = rising[side, place]
+            block = np.int64(first[rank])
             if block < 0:
                 break  # this budget and all larger ones hold all that was seen
-            size = behind[c]
-            if size + block_bytes[block] > peaks[c, of]:
+            size = behind[rank]
+            if size + block_bytes[block] > peaks[rank, side]:
                 slot = np.int64((block << 4) + 15)
-                while size + slot_bytes[slot] <= budgets[c]:  # not all of the block is in the cache
+                while size + slot_bytes[slot] <= budgets[rank]:  # the block does not fit whole
                     size += slot_bytes[slot]
                     slot -= 1
-                peaks[c, of] = max(peaks[c, of], size)
-            i += 1
-            if peaks[c, of] == most[c]:
-                n_rising[of] -= 1
-                i -= 1
-                for later in range(i, n_rising[of]):
-                    rising[of, later] = rising[of, later + 1]
+                peaks[rank, side] = max(peaks[rank, side], size)
+            place += 1
+            if peaks[rank, side] == most[rank]:
+                n_rising[side] -= 1
+                place -= 1
+                for later in range(place, n_rising[side]):
+                    rising[side, later] = rising[side, later + 1]
