@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cache_runs import EXAMPLES, cases, long_case
+from cache_runs import EXAMPLES, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.policies import Bound, load_policy
-from tracekit.replaying import replay
+from tracekit.replaying import build_batches, replay
 from tracekit.replaying.prepare import _has_totals as has_totals
 from tracekit.trace import synthesize
 
@@ -47,14 +47,19 @@ def marked(batches, warming, skipped):
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(
-    case=st.one_of(cases(), cases(equal_sizes=True), st.just(long_case())),
-    warming=st.integers(0, 6),
-    skipped=st.integers(0, 6),
-)
+@given(case=cases(), warming=st.integers(0, 6), skipped=st.integers(0, 6))
 def test_lru_at_all_budgets_is_what_it_is_at_each(case, warming, skipped):
     batches = marked(case.batches, warming, skipped)
     budgets = np.array([*case.budgets, *case.budgets[::-1]])
+    lru = load_policy("lru")
+    check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+def test_lru_at_all_budgets_is_what_it_is_at_each_of_a_long_run(bypass):
+    trace = synthesize(3, 20, 3, 300, 2, prefill=9, expert_bytes=[7, 11, 7])
+    batches = build_batches(trace, bypass=bypass)
+    budgets = np.arange(0, batches.bank_bytes + 20, 9)
     lru = load_policy("lru")
     check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
 
