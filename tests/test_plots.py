@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from routing_traces import make_trace
-from timed_runs import timed
+from timed_runs import timed, with_layer_times
 
 from tracekit import analysis, datasets, plots
 from tracekit.plots import timeline
@@ -20,7 +20,7 @@ from tracekit.plots.kinds import KINDS, Choices, find_kind, register
 from tracekit.policies import load_policies
 from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
-TIMED = ("time", "time-curves")  # which need the times of tokens
+TIMED = ("time", "time-curves", "layer-times")  # which need the times of tokens
 NEEDY = ("horizon", "history", "overlap", *TIMED)  # which cannot do with one token of one layer
 
 
@@ -41,7 +41,7 @@ def recorded():
 
 @pytest.fixture(scope="module")
 def with_times(tmp_path_factory):
-    return timed(tmp_path_factory.mktemp("timed"), tokens=80)
+    return with_layer_times(timed(tmp_path_factory.mktemp("timed"), tokens=80))
 
 
 @pytest.fixture(params=["small", pytest.param("deep", marks=pytest.mark.slow)])

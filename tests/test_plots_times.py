@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from timed_runs import lru_bytes, metrics, routed, timed
+from timed_runs import lru_bytes, metrics, routed, timed, with_layer_times
 
-from tracekit.analysis import time_by_read, time_curves
+from tracekit.analysis import layer_times, time_by_read, time_curves
 from tracekit.figures import MIB
 from tracekit.formats.metrics import with_metrics
-from tracekit.plots import plot_time, plot_time_curves
+from tracekit.plots import plot_layer_times, plot_time, plot_time_curves
 from tracekit.plots.kinds import KINDS, Choices
 from tracekit.plots.style import BLUE
 from tracekit.timing import fit
+from tracekit.trace.errors import MissingDataError
 
 BUDGETS = [size * MIB for size in (12, 48, 96, 144, 190)]
 
@@ -124,3 +125,24 @@ def test_short_memory_is_drawn_as_a_limit(trace):
     (limit,) = lines(ax, "lru: at most, memory runs short")
     drawn = np.asarray(limit.get_ydata(), float)
     assert np.isfinite(drawn).sum() == 2  # 144 and 190 MiB
+
+
+def test_the_times_of_layers_are_means_of_what_is_known():
+    trace = with_layer_times(routed(tokens=60))
+    found = layer_times(trace)
+    table = trace.table("routing.parquet").to_pandas()
+    known = table[table["phase"] == 1].groupby("layer")
+    assert found["layer"].tolist() == sorted(known.groups)
+    for name in ("wait_ms", "compute_ms"):
+        assert table[name].isna().any()
+        np.testing.assert_allclose(found[name], known[name].mean(), rtol=1e-6)
+    assert found["passes"].tolist() == known["compute_ms"].count().tolist()
+    bars = plot_layer_times(found).patches
+    tops = {bar.get_x() + bar.get_width() / 2: bar.get_y() + bar.get_height() for bar in bars}
+    both = found["wait_ms"] + found["compute_ms"]
+    assert [tops[layer] for layer in found["layer"]] == pytest.approx(both.tolist())
+
+
+def test_a_trace_without_times_of_layers_says_so():
+    with pytest.raises(MissingDataError, match="does not carry how long its layers took"):
+        layer_times(routed(tokens=10))

@@ -16,6 +16,7 @@ import classic_reference  # noqa: F401
 import numpy as np
 import pytest
 from cache_runs import EXAMPLES, cases, long_case
+from families import slow_where
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from policy_replays import (
@@ -74,7 +75,22 @@ def test_it_agrees_with_its_oracle_on_every_lookup(name, case, data):
     check_answers(name, case, params, case.budgets)
 
 
-@pytest.mark.parametrize("name", [name for name in REGISTERED if name in ORACLES])
+# Their long runs take a second each, most of it the oracle's. The fast suite keeps one of recency, of
+# frequency, of the future, of layer order, and every policy that is new.
+LONG_RUNS_ARE_SLOW = {
+    *("arc", "bound", "drop-cold", "fewer-experts", "heat", "layer-lfu", "layer-lru", "lfu-da"),
+    *("lrfu", "pin", "prefetch", "random", "retention", "ring", "s3-fifo"),
+}
+
+
+def test_the_policies_whose_long_runs_are_slow_are_registered():
+    assert set(REGISTERED) >= LONG_RUNS_ARE_SLOW
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_where([n for n in REGISTERED if n in ORACLES], lambda n: n in LONG_RUNS_ARE_SLOW),
+)
 def test_it_agrees_with_its_oracle_on_a_long_run(name):
     """Thousands of lookups, with runs of the same experts: counters and positions become large."""
     params = {

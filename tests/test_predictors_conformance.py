@@ -4,11 +4,13 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import predict_checks as checks
 import pytest
+from families import slow_where
 from predict_checks import CHECKS, Subject
 
 import tracekit.predictors
@@ -48,19 +50,41 @@ SUBJECTS = [
 ]
 
 
+# These learn token by token in Python, so each check of them takes a second. The fast suite keeps the
+# checks that tell most of them; the slow suite and every predictor that is new have all.
+FEW_CHECKS = {
+    "again": ("what_is_ranked_is_known", "weights_sum_to_one"),
+    "layer-table": ("what_is_ranked_is_known", "only_learned_predictors_depend_on_other_turns"),
+    "recall": ("looks_only_back", "blocks_and_threads_change_nothing"),
+    "recall-gate": ("held_out_turns_are_not_learned", "needs_are_declared"),
+    "combined": ("held_out_turns_are_not_learned", "the_scorer_counts_every_routing"),
+    "stale-gate-fit": ("held_out_turns_are_not_learned", "horizon_is_kept_to"),
+}
+
+
+def is_slow(subject, check):
+    """Say whether only the slow suite asks this: other parameters, and more than a few checks."""
+    if subject.params or TOKEN in subject.horizons:
+        return True
+    if check is checks.blocks_of_one_token_change_nothing:
+        return True
+    return check.__name__ not in FEW_CHECKS.get(subject.cls.name, (check.__name__,))
+
+
+def test_the_predictors_of_few_checks_are_there():
+    names = {subject.cls.name for subject in SUBJECTS}
+    known = {check.__name__ for check in CHECKS}
+    assert set(FEW_CHECKS) <= names
+    assert all(set(few) <= known for few in FEW_CHECKS.values())
+
+
 @pytest.mark.parametrize(
-    "check",
-    [*CHECKS, pytest.param(checks.blocks_of_one_token_change_nothing, marks=pytest.mark.slow)],
-    ids=lambda check: check.__name__,
-)
-@pytest.mark.parametrize(
-    "subject",
-    [
-        *SUBJECTS[: len(list(PREDICTORS))],
-        *(pytest.param(s, marks=pytest.mark.slow) for s in SUBJECTS[len(list(PREDICTORS)) : -1]),
-        SUBJECTS[-1],
-    ],
-    ids=str,
+    ("subject", "check"),
+    slow_where(
+        product(SUBJECTS, [*CHECKS, checks.blocks_of_one_token_change_nothing]),
+        lambda both: is_slow(*both),
+    ),
+    ids=lambda one: str(one) if isinstance(one, Subject) else one.__name__,
 )
 def test_predictor(subject, check):
     if check is checks.looks_only_back and subject.cls.knows_answer:

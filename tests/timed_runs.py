@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 import tracekit
 from tracekit.figures import MIB
 from tracekit.formats.metrics import with_metrics
 from tracekit.trace import Trace
+from tracekit.trace.schema import ROUTING_FILE, STEPS_FILE
 
 TOKENS, LAYERS, EXPERTS, TOP_K = 200, 6, 16, 2
 EXPERT_MIB = 2
@@ -66,6 +68,19 @@ def metrics(
         lines.append(f"{n},{len(wall_ms)},{ms:.3f},{wait:.3f},10,{read},{wait * stalls:.3f}")
     path.write_text("\n".join([*lines, "# summary tokens", ""]))
     return path
+
+
+def with_layer_times(trace: Trace, seed: int = 3) -> Trace:
+    """Return the trace with times of its layers, of which some are not known."""
+    rng = np.random.default_rng(seed)
+    table = trace.table(ROUTING_FILE)
+    for name, most in (("wait_ms", 4.0), ("compute_ms", 2.0)):
+        ms = most * rng.random(len(table)) * (1 + table["layer"].to_numpy())
+        ms[rng.random(len(table)) < 0.2] = np.nan
+        table = table.append_column(name, pa.array(ms, pa.float32(), from_pandas=True))
+    return Trace.from_tables(
+        trace.facts, trace.layers, table, trace.table(STEPS_FILE), name=trace.name
+    )
 
 
 def timed(folder: Path, cache_mib: float = 96, seed: int = 2, **of_trace: int) -> Trace:

@@ -9,9 +9,8 @@ from a file in memory (hash power 16). The time to construct it is excluded, as 
 our batches. It evicts after every lookup and we evict after a layer's lookups, so hit rates differ
 a little. Its LFU forgets the count of what was evicted, so it is another policy.
 
-At many budgets we take what a replay takes: totals, in one pass where experts have one size, and a run
-at each budget where not. The last line of each size says how many times longer 60 budgets of a curve
-take than 11.
+At many budgets we take what a replay takes: totals, in one pass for all budgets. The last line of each
+size says how many times longer 60 budgets of a curve take than 11.
 """
 
 import argparse

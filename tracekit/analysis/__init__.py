@@ -17,6 +17,7 @@ from tracekit.analysis.closure import closures
 from tracekit.analysis.concentration import routing_concentration
 from tracekit.analysis.curves import hit_rate_curves
 from tracekit.analysis.gains import hit_rate_gains
+from tracekit.analysis.layer_times import layer_times
 from tracekit.analysis.overlap import overlap_by_lag
 from tracekit.analysis.pinning import hottest_experts
 from tracekit.analysis.popularity import expert_popularity
@@ -35,6 +36,7 @@ __all__ = [
     "hit_rate_curves",
     "hit_rate_gains",
     "hottest_experts",
+    "layer_times",
     "overlap_by_lag",
     "read_bytes_by_token",
     "recall_by_named",

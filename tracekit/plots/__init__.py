@@ -20,6 +20,7 @@ from tracekit.plots.history import plot_history
 from tracekit.plots.curves import plot_curves
 from tracekit.plots.gains import plot_gains
 from tracekit.plots.times import plot_time, plot_time_curves
+from tracekit.plots.layer_times import plot_layer_times
 from tracekit.plots.read_bytes import plot_read_bytes
 from tracekit.plots.popularity import plot_popularity, plot_popularity_sorted
 from tracekit.plots.reuse import plot_reuse
@@ -44,6 +45,7 @@ __all__ = [
     "plot_gains",
     "plot_history",
     "plot_horizon",
+    "plot_layer_times",
     "plot_overlap",
     "plot_pinning",
     "plot_popularity",

@@ -164,6 +164,30 @@ class Batches(Model):
         return np.asarray(self.counted.astype(np.uint8) + self.counted_decode)
 
     @cached_property
+    def lookups_by_kind(self) -> np.ndarray:
+        """Lookups by the kind of their batch and its layer, int64 [3, L]."""
+        return self.by_kind(self.lookups)
+
+    def by_kind(self, of_batches: np.ndarray) -> np.ndarray:
+        """Add up a number of each batch, by the kind of the batch and its layer, int64 [3, L]."""
+        # Sums in float64 are exact below 2^53.
+        sums = np.bincount(self._place_by_kind, of_batches, 3 * self.n_layers)
+        return np.asarray(sums.reshape(3, self.n_layers).astype(np.int64))
+
+    @cached_property
+    def _place_by_kind(self) -> np.ndarray:
+        return np.asarray(self.kind.astype(np.int64) * self.n_layers + self.layer)
+
+    @cached_property
+    def peak_kind(self) -> np.ndarray:
+        """Which peaks count what is resident after each batch, uint8 [B].
+
+        0 none, 1 not that of decoded tokens, 2 both; see `after_first_decode`.
+        """
+        of_decode = self.counted_decode & self.after_first_decode
+        return np.asarray(self.counted.astype(np.uint8) + of_decode)
+
+    @cached_property
     def first_lookups(self) -> np.ndarray:
         """How many keys of each batch were never looked up before, int64 [B]."""
         first = self.first_use[self.first_use < len(self.keys)]
@@ -183,14 +207,16 @@ class Batches(Model):
         A prefill may leave more resident than the budget. After the first decoded token every
         layer has evicted once, so any excess from then on is the policy's doing.
         """
-        decode = self.phase == DECODE
-        # Turns follow each other. An array as long as the largest number of a turn could be huge.
-        turn = np.cumsum(np.diff(self.turn, prepend=self.turn[:1]) != 0)
-        first_pass = np.full(int(turn.max(initial=-1)) + 1, np.iinfo(np.int32).max)
-        np.minimum.at(first_pass, turn[decode], self.pass_id[decode])
-        if self.first_decode is not None and len(turn):
-            first_pass[0] = min(first_pass[0], self.first_decode)
-        return np.asarray(decode & (self.pass_id > first_pass[turn]))
+        # Turns and passes ascend, so that the first decode batch of a turn is of its first pass.
+        decode = np.flatnonzero(self.phase == DECODE)
+        turn, pass_id = self.turn[decode], self.pass_id[decode]
+        begins = np.flatnonzero(np.diff(turn, prepend=turn[:1] - 1))
+        first_pass = pass_id[begins]
+        if self.first_decode is not None and len(begins) and turn[0] == self.turn[0]:
+            first_pass[0] = self.first_decode
+        later = np.zeros(len(self), np.bool_)
+        later[decode] = pass_id > np.repeat(first_pass, np.diff(begins, append=len(turn)))
+        return later
 
     def routing_rows(self) -> tuple[np.ndarray, np.ndarray]:
         """Return `rows` and `row_start`, for a policy that learns from every token.

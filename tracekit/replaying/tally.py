@@ -3,8 +3,6 @@
 In go the batches of each piece and its cell; out comes a row. Nothing here grows with the run.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tracekit.policies.base import Batches, Cell, Limit, Policy
@@ -48,7 +46,7 @@ class Tally:
         self._model = model
         self._budget = budget
         # Lookups, hits and bytes read of each layer: of all batches, and of those of decoded tokens.
-        self._sums = np.zeros((6, model.n_layers if per_layer else 1), np.int64)
+        self._sums = np.zeros((6, model.n_layers), np.int64)
         self._per_layer = per_layer
         self._limit: Limit | None = None
         self._counters: dict[str, int | float | None] = {}
@@ -69,58 +67,61 @@ class Tally:
         """
         if isinstance(cell, Limit):
             self._limit = cell
-            self._add(batches, (batches.lookups, None, None))
+            nothing = np.zeros_like(batches.lookups_by_kind)
+            self._add(batches.lookups_by_kind, nothing, nothing)
             return
         if isinstance(cell, Totals):
             self._add_totals(batches, cell)
             return
-        reads = reads_of(batches, cell)
-        self._add(batches, (reads.lookups, cell.hits, reads.read_bytes))
+        if cell.lookups is None and cell.read_bytes is None:
+            self._add_demand(batches, batches.by_kind(cell.hits))
+        else:
+            reads = reads_of(batches, cell)
+            by_kind = [
+                batches.by_kind(each) for each in (reads.lookups, cell.hits, reads.read_bytes)
+            ]
+            self._add(*by_kind)
         self._counters = _counters(self._policy, cell)
         if self._policy.speculative:
-            self._demand_bytes += int(reads.demand_bytes[batches.counted_decode].sum())
+            demand_bytes = reads_of(batches, cell).demand_bytes
+            self._demand_bytes += int(demand_bytes[batches.counted_decode].sum())
         self._add_peaks(batches, cell)
         if self._policy.in_shares:
             self._add_shares(batches, cell)
         if len(batches):
             self._resident = int(cell.resident_bytes[-1])
 
-    def _add(self, batches: Batches, per_batch: Sequence[np.ndarray | None]) -> None:
-        for i, which in enumerate((batches.counted, batches.counted_decode)):
-            for j, values in enumerate(per_batch):
-                if values is None:
-                    continue
-                if not self._per_layer:
-                    self._sums[2 * j + i] += int(values[which].sum())
-                    continue
-                # Sums in float64 are exact below 2^53, which is 9 PB.
-                of_layers = np.bincount(batches.layer[which], values[which], batches.n_layers)
-                self._sums[2 * j + i] += of_layers.astype(np.int64)
+    def _add(self, *by_kind: np.ndarray) -> None:
+        """Add lookups, hits and bytes read, each by the kind of the batch and its layer."""
+        for j, (_, other, decode) in enumerate(by_kind):
+            self._sums[2 * j] += other + decode
+            self._sums[2 * j + 1] += decode
+
+    def _add_demand(self, batches: Batches, hits: np.ndarray) -> None:
+        """Add the hits, int64 [3, L], of a policy that reads what misses, and no more."""
+        lookups = batches.lookups_by_kind
+        self._add(lookups, hits, (lookups - hits) * batches.expert_bytes)
 
     def _add_totals(self, batches: Batches, found: Totals) -> None:
         """Add a whole run of a policy that keeps to its budget."""
-        for i, which, hits in (
-            (0, batches.counted, found.hits),
-            (1, batches.counted_decode, found.hits_decode),
-        ):
-            lookups = np.bincount(batches.layer[which], batches.lookups[which], batches.n_layers)
-            missed = lookups.astype(np.int64) - hits
-            for j, of_layers in enumerate((lookups, hits, missed * batches.expert_bytes)):
-                self._sums[2 * j + i] += (
-                    of_layers.astype(np.int64) if self._per_layer else int(of_layers.sum())
-                )
+        other = found.hits - found.hits_decode
+        self._add_demand(batches, np.stack([np.zeros_like(other), other, found.hits_decode]))
         self._peak, self._peak_decode = found.peak_bytes, found.peak_bytes_decode
 
     def _add_peaks(self, batches: Batches, cell: Cell) -> None:
-        kept = kept_to_budget(batches, cell)
+        resident = cell.resident_bytes
         later = batches.after_first_decode
-        self._kept &= bool(kept.all())
-        self._kept_decode &= bool(kept[later].all())
-        self._peak = max(self._peak, int(cell.resident_bytes[batches.counted].max(initial=0)))
+        most = int(resident.max(initial=0))
+        if most > self._budget:
+            kept = kept_to_budget(batches, cell)
+            self._kept &= bool(kept.all())
+            self._kept_decode &= bool(kept[later].all())
+        if batches.warming is not None:
+            most = int(resident[batches.counted].max(initial=0))
+        self._peak = max(self._peak, most)
         in_peak = later & batches.counted_decode
         if in_peak.any():
-            peak = int(cell.resident_bytes[in_peak].max())
-            self._peak_decode = max(peak, self._peak_decode or 0)
+            self._peak_decode = max(int(resident[in_peak].max()), self._peak_decode or 0)
 
     def _add_shares(self, batches: Batches, cell: Cell) -> None:
         """Note whether a layer held more than its share; a batch changes only what its layer holds."""
