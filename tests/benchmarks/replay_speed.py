@@ -26,6 +26,7 @@ from pathlib import Path
 
 import libcachesim
 import numpy as np
+from peak_memory import own_peak_bytes
 
 from tracekit.formats import open_any
 from tracekit.policies import Batches, Policy, load_policy
@@ -138,11 +139,11 @@ def memory(n_tokens: int) -> None:
     trace = generated(SIZES["by layer"], n_tokens)
     trace.routing(["turn", "pass", "phase", "step", "layer", "experts"])
     # The peak so far is the generator's. Fill memory up to it, so that the replay raises it.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spare = peak * 1024 - _resident_bytes()
+    peak = own_peak_bytes()
+    spare = peak - _resident_bytes()
     filler = np.ones(max(spare, 0), np.uint8)
     replay(trace, names, cache_fraction=list(CURVE), jobs=2)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    grown = own_peak_bytes() - peak
     lookups = trace.n_rows * TOP_K
     print(
         f"11 budgets × {len(names)} policies on 2 threads: {grown / lookups:.1f} bytes a lookup "
