@@ -8,6 +8,7 @@ import os
 import pyarrow.parquet as pq
 import pytest
 from cli_helpers import csv_lines, run, run_process, write_csv
+from families import slow_unless
 
 KEYS = {
     *("policy", "params", "cache_bytes", "cache_mib", "lookups", "hits", "hit_rate_cumulative"),
@@ -272,9 +273,16 @@ class Acting(Raises):
 @pytest.mark.parametrize(
     ("cls", "code", "sentence"),
     [
-        ("Raises", 1, "victim() in {file}, line 8, raised KeyError: 'nothing'; TRACEKIT_DEBUG=1"),
+        pytest.param(
+            "Raises",
+            1,
+            "victim() in {file}, line 8, raised KeyError: 'nothing'; TRACEKIT_DEBUG=1",
+            marks=pytest.mark.slow,
+        ),
         ("Guess", 1, "scores() in {file}, line 13, raised ZeroDivisionError: division by zero;"),
-        ("Odd", 2, "own:Odd cannot be made of its Params alone"),
+        pytest.param(
+            "Odd", 2, "own:Odd cannot be made of its Params alone", marks=pytest.mark.slow
+        ),
         pytest.param(
             "Lacking",
             2,
@@ -298,12 +306,12 @@ def test_a_fault_in_a_users_class_is_explained(small, tmp_path, cls, code, sente
     assert sentence.format(file=file) in done.err
 
 
-def test_a_fault_in_a_users_class_is_traced_if_asked_for(small, tmp_path):
+@pytest.mark.parametrize("cls", slow_unless(["Raises", "Odd"], "Raises"))
+def test_a_fault_in_a_users_class_is_traced_if_asked_for(small, tmp_path, cls):
     (tmp_path / "own.py").write_text(OWN)
     debug = {**os.environ, "TRACEKIT_DEBUG": "1"}
-    for cls in ("Raises", "Odd"):
-        arguments = ("replay", small, "--cache-mib", "0", "--policy", f"own:{cls}")
-        assert "Traceback" in run_process(*arguments, cwd=tmp_path, env=debug).err
+    arguments = ("replay", small, "--cache-mib", "0", "--policy", f"own:{cls}")
+    assert "Traceback" in run_process(*arguments, cwd=tmp_path, env=debug).err
 
 
 def test_a_module_that_does_not_load(small, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from cli_helpers import run
 from counts_samples import COUNTS_SAMPLES, TABLE
+from families import slow_unless
 from format_samples import SAMPLES
 from mutations import SENTENCE, mutate, not_one_sentence, time_limit
 
@@ -165,7 +166,7 @@ def test_a_file_that_does_not_exist_is_refused(path, tmp_path):
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", slow_unless(range(2), 0))
 def test_a_mutated_sample_is_read_or_refused(name, seed, write):
     rng = random.Random(seed)
     files = COUNTS_SAMPLES[name].files

@@ -354,9 +354,21 @@ def test_numba_alone_does_not_see_it(calls):
     assert [answers["numba_alone"] for answers in calls] == [[20, 0], [20, 1], [20, 1]]
 
 
+# Nobody can say later whether a helper without a file is still the same.
+
+
 @compiled_only
 def test_what_calls_a_helper_without_a_file_is_not_kept(tmp_path):
-    # Nobody can say later whether the helper is still the same. Another is kept in the same folder.
+    ways = ["no_file", "constant"]
+    assert call(tmp_path, 2, ways) == {way: [20, 0] for way in ways}
+    kept = {file.parent.name.partition("_")[0] for file in (tmp_path / "cache").rglob("*.nbi")}
+    assert kept == {"constant"}
+
+
+@pytest.mark.slow
+@compiled_only
+def test_what_calls_a_helper_without_a_file_is_compiled_again(tmp_path):
+    # Another is kept in the same folder.
     found = [call(tmp_path, 2, ["name", "no_file"]) for _ in range(2)]
     assert found == [{"name": [20, n], "no_file": [20, 0]} for n in range(2)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_helpers import TRACEKIT, run, run_process, write_csv
+from families import slow_unless
 
 from tracekit.own_modules import import_own
 from tracekit.policies import load_policy
@@ -52,11 +53,14 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("program", [TRACEKIT, (sys.executable, "-c", "import sys; del sys.path[0]; "
-                                     "from tracekit.cli import main; main()")])  # fmt: skip
+INSTALLED_COMMAND = "import sys; del sys.path[0]; from tracekit.cli import main; main()"
+PROGRAMS = {"module": TRACEKIT, "command": (sys.executable, "-c", INSTALLED_COMMAND)}
+
+
+@pytest.mark.parametrize("program", slow_unless(PROGRAMS, "module"))
 def test_files_beside_a_trace_do_not_run(program, folder):
     (folder / "mine.py").write_text(POLICY)
-    words = [*program, "replay", "x.csv", "--policy", "lru,mine:Mine", "--format", "csv"]
+    words = [*PROGRAMS[program], "replay", "x.csv", "--policy", "lru,mine:Mine", "--format", "csv"]
     done = subprocess.run(words, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("Error")) == (0, 0)
     assert "\nmine,," in done.stdout

@@ -8,6 +8,7 @@ from itertools import combinations, pairwise
 import matplotlib as mpl
 import numpy as np
 import pytest
+from families import slow_where
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -21,6 +22,13 @@ from tracekit.policies import load_policies
 from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
 TIMED = ("time", "time-curves", "layer-times")  # which need the times of tokens
+# Every kind is drawn in the fast suite. These are drawn once, and not looked at from every side there;
+# the others are of each sort: lines with a legend beside them, bars, an image, areas.
+DRAWN_ONCE = {
+    *("horizon", "recall", "history", "gains", "time", "time-curves", "layer-times", "read-bytes"),
+    *("popularity-sorted", "reuse", "reuse-tokens", "overlap", "concentration", "pinning"),
+    *("predictability", "popularity"),
+}
 NEEDY = ("horizon", "history", "overlap", *TIMED)  # which cannot do with one token of one layer
 
 
@@ -55,7 +63,16 @@ def text_of(artist, words):
     return found
 
 
-@pytest.mark.parametrize("name", KINDS)
+def mostly(names):
+    """Return `names` for ``parametrize``; only the slow suite looks closely at those drawn once."""
+    return slow_where(names, lambda name: name in DRAWN_ONCE)
+
+
+def test_the_kinds_that_are_drawn_once_are_registered():
+    assert set(KINDS) >= DRAWN_ONCE
+
+
+@pytest.mark.parametrize("name", mostly(KINDS))
 def test_every_plot_is_labelled_and_nothing_is_covered(trace, with_times, name):
     kind = KINDS[name]
     ax = kind.draw(kind.compute(with_times if name in TIMED else trace, Choices()))
@@ -101,7 +118,7 @@ def settings():
     return {name: mpl.rcParams[name] for name in mpl.rcParams if name != "backend"}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", mostly(KINDS))
 def test_drawing_touches_no_global_state(small, with_times, name, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)  # whoever imports it fails
     kind = KINDS[name]
@@ -353,7 +370,7 @@ def test_what_a_poor_trace_lacks(name, lacks):
         KINDS[name].compute(synthesize(1, 4, 1, n_tokens=1), Choices())
 
 
-@pytest.mark.parametrize("name", [name for name in KINDS if name not in NEEDY])
+@pytest.mark.parametrize("name", mostly(name for name in KINDS if name not in NEEDY))
 def test_one_token_of_one_layer_can_be_drawn(name):
     kind = KINDS[name]
     kind.draw(

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 from cli_helpers import run, write_csv
+from families import slow_unless
 
 from tracekit import analysis
 from tracekit.formats import open_any
@@ -21,7 +22,10 @@ def test_list_names_every_kind():
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"), [("x.png", b"\x89PNG"), ("x.svg", b"<?xml"), ("x.PDF", b"%PDF")]
+    ("name", "begins"),
+    slow_unless(
+        [("x.png", b"\x89PNG"), ("x.svg", b"<?xml"), ("x.PDF", b"%PDF")], ("x.svg", b"<?xml")
+    ),
 )
 def test_a_picture_by_its_ending_and_the_same_each_time(trace, tmp_path, name, begins):
     out = tmp_path / name

@@ -4,9 +4,6 @@ A policy that is added is tested by nothing else. Its own rule is tested against
 `reference`, lookup by lookup; the other tests hold for every rule.
 """
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -465,13 +462,3 @@ def test_it_answers_with_cells_or_with_limits(spec):
         kind = Limit if replay.policy.gives_limits else Cell
         assert all(type(cell) is kind for cell in replay.cells)
         assert [cell.budget_bytes for cell in replay.cells] == replay.case.budgets
-
-
-@pytest.mark.slow
-def test_every_rule_holds_on_many_more_runs():
-    """The fast tests draw few runs; here a process of its own draws ten times as many."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
-    command += ["-k", "oracle_on_every or future or resident", __file__]
-    many = {**os.environ, "TRACEKIT_EXAMPLES": str(10 * EXAMPLES)}
-    done = subprocess.run(command, env=many, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:]

@@ -8,6 +8,8 @@ from textwrap import dedent, indent
 
 import numpy as np
 import pytest
+from cli_helpers import run
+from families import slow_unless
 from predict_traces import toy, trace_of
 
 import tracekit.predictors.base
@@ -352,21 +354,20 @@ def recorded(tmp_path_factory):
 
 
 def test_command_prints_the_report(recorded):
-    done = command(recorded, cwd=recorded.parent)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("stale-gate ")
-    assert "ctrl 100.0 % (100.0 %)" in done.stdout.splitlines()[0]
+    done = run("predict", recorded)
+    assert done.code == 0, done.err
+    assert done.out.startswith("stale-gate ")
+    assert "ctrl 100.0 % (100.0 %)" in done.out.splitlines()[0]
 
 
 def test_command_writes_every_layer_as_csv(recorded):
-    done = command(
-        recorded,
+    done = run(
+        *("predict", recorded),
         *("--predictor", "stale-gate,prev-token", "--horizon", "1,2", "--named", "4,8"),
         *("--per-layer", "--format", "csv", "--jobs", "1"),
-        cwd=recorded.parent,
     )
-    assert done.returncode == 0, done.stderr
-    header, *rows = done.stdout.splitlines()
+    assert done.code == 0, done.err
+    header, *rows = done.out.splitlines()
     assert header.startswith("predictor,horizon,routings,slots,hits,slot_accuracy,")
     assert {"ci95_low", "ci95_high", "recall_8", "layer"} <= set(header.split(","))
     assert len(rows) == 3 * (1 + 4)
@@ -390,10 +391,8 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
     assert done.stdout.startswith("lowest ")
 
 
-@pytest.mark.parametrize("name", ["predict", "replay"])
-@pytest.mark.parametrize(
-    "owner", [pytest.param("chosen", marks=pytest.mark.slow), "chosen_ids:Chosen"]
-)
+@pytest.mark.parametrize("name", slow_unless(["predict", "replay"], "replay"))
+@pytest.mark.parametrize("owner", slow_unless(["chosen", "chosen_ids:Chosen"], "chosen_ids:Chosen"))
 def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, owner):
     (recorded.parent / "chosen_ids.py").write_text(
         dedent("""
@@ -447,11 +446,11 @@ def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, ow
     ],
 )
 def test_command_refuses_in_a_sentence(recorded, arguments, code, sentence):
-    done = command(recorded, *arguments, cwd=recorded.parent)
-    assert sentence in done.stderr
-    assert done.returncode == code
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+    done = run("predict", recorded, *arguments)
+    assert sentence in done.err
+    assert done.code == code
+    assert "Traceback" not in done.err
+    assert done.out == ""
 
 
 def test_an_advice_to_act_names_what_acts():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from families import slow_unless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predict_reference import named_by_score, score
@@ -37,7 +38,10 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=list(MODELS))
+FEW_MODELS = ("softmax", "sigmoid with bias and groups")
+
+
+@pytest.fixture(scope="module", params=slow_unless(MODELS, *FEW_MODELS))
 def run(request):
     return toy(turns=(14, 1, 9), **MODELS[request.param])
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cache_runs import Run, cases, runs
+from cache_runs import EXAMPLES, Run, cases, runs
 from cli_helpers import run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -60,7 +60,7 @@ def counts(loads, skip):
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(whole=runs(), skip=st.integers(0, 3))
 def test_the_first_tokens_of_each_turn_are_in_no_decode_figure(whole, skip):
     trace, counted = whole.trace(), counts(whole.loads, skip)
@@ -138,7 +138,7 @@ def test_a_pass_of_several_tokens_counts_if_it_begins_after_those_that_are_skipp
 # ---- a warm cache -------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(whole=runs(), budget=st.sampled_from([0, 3, 12, 60]))
 def test_what_warms_the_cache_is_replayed_first_and_counts_nowhere(whole, budget):
     """Two traces one after the other are one run, of which the second part counts."""
@@ -157,7 +157,7 @@ def test_what_warms_the_cache_is_replayed_first_and_counts_nowhere(whole, budget
         assert sum(layer.hits for layer in row.layers) == row.hits
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(whole=runs(), budget=st.sampled_from([0, 3, 12, 60]), skip=st.integers(0, 1))
 def test_no_policy_is_above_the_bound_of_what_counts(whole, budget, skip):
     first, second = halves(whole)
@@ -170,7 +170,7 @@ def test_no_policy_is_above_the_bound_of_what_counts(whole, budget, skip):
         assert row.gap_to_bound_decode is None or row.gap_to_bound_decode >= 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(case=cases(), cut=st.integers(0, 10), spec_max=st.integers(0, 3))
 def test_counters_are_of_what_counts(case, cut, spec_max):
     """What is known of the whole run and of its beginning alone gives what the rest adds."""
@@ -260,7 +260,7 @@ def lru_of_entries(loads, layer, entries):
     return hits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(whole=runs(), slots=st.integers(0, 6))
 def test_a_layer_holds_exactly_its_slots(whole, slots):
     """Whatever the sizes of the layers are."""
@@ -272,7 +272,7 @@ def test_a_layer_holds_exactly_its_slots(whole, slots):
     assert row.cache_slots == slots
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(whole=runs(), slots=st.integers(0, 6))
 def test_other_policies_have_the_bytes_of_all_slots(whole, slots):
     slots, trace = min(slots, whole.n_expert), whole.trace()

@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pyarrow as pa
 import pytest
+from families import slow_unless
 from report_pages import Page, plain, report
 from report_traces import HOSTILE_NAME, HOSTILE_PROMPT, edit_facts, edit_pieces, open_written, write
 from routing_traces import make_trace
@@ -33,9 +34,26 @@ def trace(tmp_path_factory):
     return open_written(folder / "run.trace", gate_inputs=True, logits=True)
 
 
+# To draw all pictures takes seconds; the slow suite looks at the page that a user gets.
+FEW_PICTURES = {"cache": ("curves", "read-bytes"), "routing": ("popularity",)}
+WITH_ALL_PICTURES = pytest.param(None, marks=pytest.mark.slow, id="all pictures")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(FEW_PICTURES, id="few pictures"), WITH_ALL_PICTURES]
+)
+def pictures(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def page(trace):
-    return report(trace, pictures=True)
+def text(trace, pictures):
+    return build_report(trace, pictures=pictures, advice=False)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
 
 
 def test_nothing_is_loaded_from_anywhere(page):
@@ -291,18 +309,18 @@ def test_warnings_stand_before_the_figures(tmp_path):
     assert text.index(warning) < text.index('id="short"')
 
 
-@pytest.mark.parametrize(
-    ("sizes", "sentence"),
-    [
-        ({"n_layer": 1}, "as the model has only one MoE layer"),
-        ({"gate_inputs": False}, "as the trace has no gate inputs"),
-        ({"n_tokens": 1, "n_turns": 1, "prefill": 0}, "1 decoded token,"),
-        ({"n_expert": 1, "top_k": 1}, "1 expert of 1 each"),
-    ],
-    ids=["one layer", "no gate inputs", "one token", "one expert"],
-)
-@pytest.mark.parametrize("pictures", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, sizes, sentence, pictures):
+MEAGRE = {
+    "one layer": ({"n_layer": 1}, "as the model has only one MoE layer"),
+    "no gate inputs": ({"gate_inputs": False}, "as the trace has no gate inputs"),
+    "one token": ({"n_tokens": 1, "n_turns": 1, "prefill": 0}, "1 decoded token,"),
+    "one expert": ({"n_expert": 1, "top_k": 1}, "1 expert of 1 each"),
+}
+
+
+@pytest.mark.parametrize("lacking", slow_unless(MEAGRE, "one layer", "one token"))
+@pytest.mark.parametrize("pictures", slow_unless([False, True], False), ids=str)
+def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, lacking, pictures):
+    sizes, sentence = MEAGRE[lacking]
     carried = {"gate_inputs": True, "logits": True}
     page = report(open_written(tmp_path / "x.trace", **carried | sizes), pictures)
     assert page.says(sentence)
@@ -365,18 +383,25 @@ def test_what_cannot_be_done_is_refused(trace, tmp_path):
         build_report(open_written(tmp_path / "x.trace"), predictors=["stale-gate"])
 
 
-def test_the_same_trace_gives_the_same_page(tmp_path):
+def without_seconds(text):
+    """Leave out the time that a fit took."""
+    return re.sub(r"in \d+\.\d s", "", text)
+
+
+def test_the_same_trace_gives_the_same_page(trace, text, pictures):
+    again = build_report(trace, pictures=pictures, advice=False)
+    assert without_seconds(again) == without_seconds(text)
+    assert text.count("data:image/") == 3 or pictures is None
+
+
+@pytest.mark.slow
+def test_the_same_trace_gives_the_same_advice(tmp_path):
     trace = open_written(tmp_path / "x.trace")
-    pictures = {"cache": ["curves", "read-bytes"], "routing": ["popularity"]}
-    # All but the time that a fit took.
-    first, second = (
-        re.sub(r"in \d+\.\d s", "", build_report(trace, pictures=pictures)) for _ in range(2)
-    )
+    first, second = (without_seconds(build_report(trace, pictures=FEW_PICTURES)) for _ in range(2))
     assert first == second
-    assert first.count("data:image/") == 3
 
 
-def test_a_page_can_be_read_without_seeing_it(page):
+def test_a_page_can_be_read_without_seeing_it(page, pictures):
     assert page.all("html")[0]["attrs"]["lang"] == "en"
     for landmark in ("header", "nav", "main", "footer", "h1"):
         assert len(page.all(landmark)) == 1
@@ -387,7 +412,7 @@ def test_a_page_can_be_read_without_seeing_it(page):
     assert len(page.all("caption")) == len(page.all("table"))
     assert all(e["attrs"].get("scope") for e in page.all("th"))
     images = page.all("img")
-    assert len(images) > 8
+    assert len(images) == 3 if pictures else len(images) > 8
     assert all(len(e["attrs"]["alt"]) > 20 for e in images)
     labelled = {e["attrs"]["for"] for e in page.all("label")}
     assert labelled == {e["attrs"]["id"] for e in page.all("select") + page.all("input")}

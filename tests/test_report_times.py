@@ -1,6 +1,7 @@
 """The report: it begins with the advice, and says how long a token takes where a trace says it."""
 
 import pytest
+from families import slow_unless
 from report_pages import Page, plain, report
 from timed_runs import timed
 
@@ -30,6 +31,7 @@ def test_the_page_begins_with_the_advice(trace, page):
     assert any("ms instead of" in finding.sentence for finding in advice.findings)
 
 
+@pytest.mark.slow
 def test_a_budget_of_the_report_is_that_of_the_advice(trace):
     page = report(trace, advice=True, cache_bytes=[48 << 20])
     assert plain(advise(trace, cache_bytes=48 << 20).findings[0].sentence) in plain(
@@ -62,8 +64,12 @@ def test_a_trace_without_times_says_so_once():
     assert "has no wall_ms of its tokens" in lacks
 
 
-def test_without_advice_the_main_figures_are_put_into_words(trace):
-    for options in ({"advice": False}, {"advice": True, "bypass": True}):
-        short = report(trace, **options).by_id("short")["text"]
-        assert "global LRU finds" in plain(short)
-        assert "tracekit replay" not in short
+@pytest.mark.parametrize(
+    "options",
+    slow_unless([{"advice": False}, {"advice": True, "bypass": True}], {"advice": False}),
+    ids=str,
+)
+def test_without_advice_the_main_figures_are_put_into_words(trace, options):
+    short = report(trace, **options).by_id("short")["text"]
+    assert "global LRU finds" in plain(short)
+    assert "tracekit replay" not in short

@@ -6,6 +6,7 @@ import sys
 import numba
 import pytest
 from cli_helpers import run, run_process, write_csv
+from families import slow_unless
 
 BUNDLED = "bundled:tiny-moe-64e.trace"
 # numba is for what replays or scores, pandas for frames, matplotlib for pictures.
@@ -20,6 +21,30 @@ try:
 finally:
     print("loaded:", *(name for name in {LATE!r} if name in sys.modules))
 """
+# Runs several commands one after the other, and says what is loaded after each.
+RUN_EACH = f"""
+import sys
+from tracekit.cli import main
+for command in sys.argv[1:]:
+    sys.argv = ["tracekit", *command.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, command
+    print("loaded:", *(name for name in {LATE!r} if name in sys.modules))
+"""
+
+
+WITHOUT_NUMBA = [
+    "--help",
+    "formats",
+    "policies",
+    "policies follow",
+    "info x.trace",
+    f"info {BUNDLED}",
+    "import x.csv -o csv.trace --force",
+    "export x.trace -o again.csv --force",
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,28 +68,37 @@ def loaded_by(folder, command: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        "--help",
-        "formats",
-        "policies",
-        "policies follow",
-        pytest.param("policies lru x.trace", marks=pytest.mark.slow),
-        pytest.param("policies recall", marks=pytest.mark.slow),
-        "info x.trace",
-        pytest.param("info x.csv", marks=pytest.mark.slow),
-        f"info {BUNDLED}",
-        "import x.csv -o csv.trace",
-        pytest.param("import x.npz -o npz.trace", marks=pytest.mark.slow),
-        "export x.trace -o again.csv",
-        pytest.param("export x.trace -o again.npz", marks=pytest.mark.slow),
-        pytest.param("export x.trace -o again.parquet", marks=pytest.mark.slow),
-        pytest.param("export x.trace -o again.oracleGeneral.bin", marks=pytest.mark.slow),
-    ],
+    slow_unless(
+        [
+            *WITHOUT_NUMBA,
+            "policies lru x.trace",
+            "policies recall",
+            "info x.csv",
+            "import x.npz -o npz.trace",
+            "export x.trace -o again.npz",
+            "export x.trace -o again.parquet",
+            "export x.trace -o again.oracleGeneral.bin",
+        ],
+    ),
 )
 def test_a_command_that_replays_nothing_imports_no_numba(folder, command):
     assert loaded_by(folder, command) == []
 
 
+def test_commands_that_replay_nothing_import_no_numba_one_after_the_other(folder):
+    """What a command imports stays loaded, so the first that imports too much is seen."""
+    commands = [*WITHOUT_NUMBA, "import x.parquet -o parquet.trace --force"]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_EACH, *commands], capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("loaded:")]
+    assert dict(zip(commands, loaded, strict=True)) == {
+        command: ["pyarrow.compute"] * ("x.parquet" in command) for command in commands
+    }
+
+
+@pytest.mark.slow
 def test_a_format_imports_what_it_reads_with(folder):
     assert loaded_by(folder, "import x.parquet -o parquet.trace") == ["pyarrow.compute"]
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_helpers import run, write_csv
+from families import slow_where
 
 from tracekit.studies import read_study, sweep
 from tracekit.studies.claims import decide
@@ -16,8 +17,9 @@ from tracekit.studies.spec import Claim
 from tracekit.trace import TracekitError, UsageError, synthesize, write_trace
 
 REPLAYS = Path(__file__).parents[1] / "replays"
-# Studies that take seconds are rerun behind the slow marker.
+# Studies that take a second are rerun behind the slow marker; a new one is not.
 LONG = ("recall", "bypass", "predictors-bundled", "accuracy", "speculation", "predictors")
+LONG += ("published-curves", "cliff", "policies", "time", "layer-lag")
 SHIPPED = sorted(REPLAYS.glob("*.toml"))
 
 STUDY = """
@@ -287,7 +289,7 @@ def test_a_shipped_study_claims_something_and_has_its_result(path):
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=pytest.mark.slow) if path.stem in LONG else path for path in SHIPPED],
+    slow_where(SHIPPED, lambda path: path.stem in LONG),
     ids=lambda path: path.stem,
 )
 def test_a_shipped_study_comes_out_as_committed(path, request):

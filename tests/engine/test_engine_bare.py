@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from families import slow_unless
 
 from tracekit.trace import Trace
 
@@ -24,7 +25,10 @@ def required() -> list[str]:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(IN_A_CHECKOUT, id="checkout"), pytest.param(INSTALLED, id="installed")],
+    params=[
+        pytest.param(IN_A_CHECKOUT, id="checkout", marks=pytest.mark.slow),
+        pytest.param(INSTALLED, id="installed"),
+    ],
 )
 def bare(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for sys.path that holds only what is needed, and tracekit itself."""
@@ -77,7 +81,7 @@ def test_nothing_heavy_is_loaded(bare: Path) -> None:
     assert not loaded & {*NOT_NEEDED, "llama_cpp", "gguf"}
 
 
-@pytest.mark.parametrize("package", ["llama_cpp", "gguf"])
+@pytest.mark.parametrize("package", slow_unless(["llama_cpp", "gguf"], "llama_cpp"))
 def test_the_command_without_a_package(
     package: str, bare: Path, model: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from families import slow_unless
 from typer.testing import CliRunner, Result
 
 from tracekit.cli.app import app
@@ -58,7 +59,10 @@ def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert round(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
 
 
-def test_ctrl_c_before_the_first_pass_leaves_an_older_trace(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_first_interrupted", slow_unless([False, True], False))
+def test_ctrl_c_before_the_first_pass_leaves_an_older_trace(
+    model: Path, tmp_path: Path, is_first_interrupted: bool
+) -> None:
     out = tmp_path / "run.trace"
     code = f"""
 import sys
@@ -75,12 +79,18 @@ sys.argv[1:] = ["record", {str(model)!r}, "-p", "a", "--ignore-eos", "-o", {str(
 from tracekit.cli import main
 main()
 """
-    kept = f"What was recorded until then is kept in {out}, marked incomplete.\n"
-    for passes, note in (("2", kept), ("0", "")):
-        command = [sys.executable, "-c", code, passes]
+
+    def interrupted_after(passes: int, note: str) -> None:
+        command = [sys.executable, "-c", code, str(passes)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (130, f"{note}Error: Interrupted.\n")
         assert len(Trace.open(out).steps(["step"])["step"]) == 2  # the first run's
+
+    if is_first_interrupted:
+        interrupted_after(2, f"What was recorded until then is kept in {out}, marked incomplete.\n")
+    else:
+        assert run(model, "-p", "a", "-n", "1", "--ignore-eos", "-o", out).exit_code == 0
+    interrupted_after(0, "")
 
 
 def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
@@ -94,10 +104,10 @@ def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shell", "reason"),
-    [
+    slow_unless(
+        [("| true", "Broken pipe"), ("> /dev/full", "No space left on device")],
         ("| true", "Broken pipe"),
-        ("> /dev/full", "No space left on device"),
-    ],
+    ),
 )
 def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, reason: str) -> None:
     out = tmp_path / "run.trace"
@@ -123,11 +133,7 @@ def test_a_closed_stdin(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "streams",
-    [
-        ">&- 2>&-",
-        "2>/dev/full",
-        *(pytest.param(s, marks=pytest.mark.slow) for s in (">&-", "2>&-", "2> >(true)")),
-    ],
+    slow_unless([">&- 2>&-", "2>/dev/full", ">&-", "2>&-", "2> >(true)"], ">&- 2>&-"),
 )
 def test_closed_and_full_streams(model: Path, tmp_path: Path, streams: str) -> None:
     out = tmp_path / "run.trace"
@@ -138,10 +144,11 @@ def test_closed_and_full_streams(model: Path, tmp_path: Path, streams: str) -> N
     assert Trace.open(out).complete
 
 
-def test_a_terminal_that_is_closed(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", slow_unless([150, 1000], 150))
+def test_a_terminal_that_is_closed(model: Path, tmp_path: Path, tokens: int) -> None:
     out = tmp_path / "run.trace"
     terminal, end = pty.openpty()
-    command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", "1000"]
+    command = [sys.executable, "-m", "tracekit", "record", model, "-p", "abc", "-n", str(tokens)]
     running = subprocess.Popen(
         [*command, "--ctx", "1024", "--ignore-eos", "-o", out], stderr=end, start_new_session=True
     )

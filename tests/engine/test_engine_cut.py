@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from families import slow_unless
 
 from tracekit import datasets
 from tracekit.trace import Trace, TracekitError
 from tracekit_engine import Options, Session, Streaming
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
-
-SLOW = pytest.mark.slow
 
 
 @pytest.fixture
@@ -55,21 +54,20 @@ def cut_at_a_random_moment(copy: Path, out: Path, seed: int, *options: str) -> N
         assert trace.n_rows > 0
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [0, pytest.param(1, marks=SLOW), *(pytest.param(seed, marks=SLOW) for seed in range(3, 16))],
-)
+# In the fast suite a streamed model is cut while it records, and a resident one within a pass, below.
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, *range(3, 16)])
 def test_a_resident_model_is_cut(copy: Path, tmp_path: Path, seed: int) -> None:
     cut_at_a_random_moment(copy, tmp_path / "run.trace", seed)
 
 
-@pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=SLOW) for seed in range(16, 28))])
+@pytest.mark.parametrize("seed", slow_unless([2, *range(16, 28)], 2))
 def test_a_streamed_model_is_cut(copy: Path, tmp_path: Path, seed: int) -> None:
     options = ("--stream", "--cache-mib", "2.4")
     cut_at_a_random_moment(copy, tmp_path / "run.trace", seed, *options)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", slow_unless([1, 2], 2))
 def test_a_cut_within_a_pass(copy: Path, threads: int) -> None:
     with Session(copy, Options(n_ctx=1024, threads=threads, chunk=1024)) as session:
         tokens = session.model.tokenize("Hello world. " * 100)[:1024]
@@ -137,7 +135,7 @@ own[5000]
 """
 
 
-@pytest.mark.parametrize("state", ["open", "closed"])
+@pytest.mark.parametrize("state", slow_unless(["open", "closed"], "closed"))
 def test_another_files_bus_error_ends_the_process(model: Path, tmp_path: Path, state: str) -> None:
     command = [sys.executable, "-c", OTHER, str(model), str(tmp_path / "other"), state]
     assert subprocess.run(command, timeout=60).returncode == -signal.SIGBUS

@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
+from families import slow_unless
 
 import tracekit
 from tracekit import engine
 
 HEAVY = ("numpy", "pyarrow", "pandas", "numba", "llama_cpp", "gguf", "tracekit_engine")
+RECORD, SESSION = "record(path, 'abc', 'x.trace')", "Session(path)"
 OPTIONS = ("Capture", "Generation", "Options", "Prompt", "Sampling", "Streaming")
 
 
@@ -39,14 +42,22 @@ def test_imports_stay_light() -> None:
     assert not {name.partition(".")[0] for name in python(code).split()} & {*HEAVY}
 
 
-@pytest.mark.parametrize("first", ["tracekit.record", "tracekit.engine.Options"])
+@pytest.mark.parametrize(
+    "first", slow_unless(["tracekit.record", "tracekit.engine.Options"], "tracekit.record")
+)
 def test_arrow_gives_freed_memory_back(first: str) -> None:
     code = f"import tracekit; {first}; import pyarrow; print(pyarrow.default_memory_pool()"
     assert python(f"{code}.backend_name)") == "system\n"
 
 
-@pytest.mark.parametrize("package", ["llama_cpp", "gguf", "numpy", "tracekit_engine"])
-@pytest.mark.parametrize("call", ["record(path, 'abc', 'x.trace')", "Session(path)"])
+@pytest.mark.parametrize(
+    ("package", "call"),
+    slow_unless(
+        product(["llama_cpp", "gguf", "numpy", "tracekit_engine"], [RECORD, SESSION]),
+        ("llama_cpp", RECORD),
+        ("tracekit_engine", SESSION),
+    ),
+)
 def test_a_missing_package_is_one_sentence(
     package: str, call: str, model: Path, tmp_path: Path
 ) -> None:

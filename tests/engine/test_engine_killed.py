@@ -12,7 +12,7 @@ import pytest
 
 from tracekit.trace import Trace
 
-FAST, ALL = 2, 50
+FAST, ALL = 1, 50
 FIRST_PART_SECONDS = 60.0
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
+from families import slow_unless
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 
@@ -16,6 +17,11 @@ from tracekit_engine import Generation, Options, record
 ROUNDED_TO = {Type.F16: Type.F16, Type.BF16: Type.BF16, Type.Q8_0: Type.Q8_0, Type.Q4_0: Type.Q8_0}
 
 
+@pytest.fixture(scope="module")
+def of_q8_0(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return recorded(Type.Q8_0, tmp_path_factory.mktemp("q8_0"))
+
+
 def recorded(kind: Type, folder: Path) -> Trace:
     path = tiny_models.write(folder / "model.gguf", "qwen3moe", router_type=kind)
     generation = Generation(400, ignore_eos=True)
@@ -25,11 +31,13 @@ def recorded(kind: Type, folder: Path) -> Trace:
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(k, marks=[] if k == Type.Q8_0 else [pytest.mark.slow]) for k in ROUNDED_TO],
+    slow_unless(ROUNDED_TO, Type.Q8_0),
     ids=lambda kind: kind.name,
 )
-def test_rounding_the_gate_input_is_the_whole_difference(kind: Type, tmp_path: Path) -> None:
-    trace = recorded(kind, tmp_path)
+def test_rounding_the_gate_input_is_the_whole_difference(
+    kind: Type, of_q8_0: Trace, tmp_path: Path
+) -> None:
+    trace = of_q8_0 if kind == Type.Q8_0 else recorded(kind, tmp_path)
     assert trace.facts.notes["router_types"] == {kind.name: [0, 1, 2]}
     to = ROUNDED_TO[kind]
     rows = trace.routing(["layer", "experts", "gate_input", "logits"])
@@ -42,8 +50,8 @@ def test_rounding_the_gate_input_is_the_whole_difference(kind: Type, tmp_path: P
         assert np.array_equal(np.sort(order), np.sort(rows["experts"][at]))
 
 
-def test_the_report_names_the_rounding(tmp_path: Path) -> None:
-    result = predict(recorded(Type.Q8_0, tmp_path), ["ctrl"])
+def test_the_report_names_the_rounding(of_q8_0: Trace) -> None:
+    result = predict(of_q8_0, ["ctrl"])
     assert 0.98 < result.record("ctrl")["slot_accuracy"] < 1
     sentence = result.sentences()[0]
     assert sentence.startswith("CTRL IS BELOW 100 %")
@@ -52,6 +60,7 @@ def test_the_report_names_the_rounding(tmp_path: Path) -> None:
     assert sentence in result.to_text()
 
 
+@pytest.mark.slow  # every other recording in these tests has such a router, and a control of 100 %
 def test_a_router_of_f32_is_not_rounded(tmp_path: Path) -> None:
     result = predict(recorded(Type.F32, tmp_path), ["ctrl"])
     assert result.record("ctrl")["slot_accuracy"] == 1

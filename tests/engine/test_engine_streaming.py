@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny_models
+from families import slow_unless
 from runs import TEXT, greedy
 
 from tracekit import datasets
@@ -24,23 +25,22 @@ def budgets(path: Path) -> dict[str, int]:
     return {"one layer": layer, "half": bank_bytes(file) // 2, "all": bank_bytes(file)}
 
 
-def matrix() -> list[pytest.param]:
-    cells = []
-    for budget in ("one layer", "half", "all"):
-        for lanes in (1, 4):
-            for direct in (False, True):
-                fast = budget == "half" and lanes == 4 and direct
-                marks = [] if fast else [pytest.mark.slow]
-                cells.append(pytest.param(budget, lanes, direct, marks=marks))
-    return cells
-
-
 @pytest.fixture(scope="module")
 def resident_run() -> object:
     return greedy(datasets.model_path(), Options(threads=1), 200)
 
 
-@pytest.mark.parametrize(("budget", "lanes", "direct"), matrix())
+def test_forty_tokens_to_the_bit() -> None:
+    path = datasets.model_path()
+    streaming = Streaming(budgets(path)["half"], lanes=4, direct_io=True)
+    resident = greedy(path, Options(threads=1), 40)
+    assert greedy(path, Options(threads=1, streaming=streaming), 40) == resident
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", ["one layer", "half", "all"])
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("direct", [False, True])
 def test_two_hundred_tokens_to_the_bit(
     resident_run: object, budget: str, lanes: int, direct: bool
 ) -> None:
@@ -49,7 +49,7 @@ def test_two_hundred_tokens_to_the_bit(
     assert greedy(path, Options(threads=1, streaming=streaming), 200) == resident_run
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 16])
+@pytest.mark.parametrize("chunk", slow_unless([1, 3, 16], 3))
 def test_a_small_budget_at_the_same_chunk(model: Path, chunk: int) -> None:
     file = ModelFile.open(model)
     least = file.top_k * max(file.expert_bytes.values())
