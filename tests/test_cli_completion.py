@@ -87,7 +87,7 @@ def test_the_kinds_of_plot_in_the_source_are_those_that_are_registered():
         (["info", "bundled", ":", "tiny"], ["tiny-moe-64e.trace"]),
         (["info", "bundled:tiny"], [BUNDLED]),
         (["info", "r"], []),  # the shell completes files by itself
-        (["plot", "time"], ["timeline"]),
+        (["plot", "timel"], ["timeline"]),
         (["plot", "timeline", "bun"], [BUNDLED]),
         (["sweep", "replays/"], ["replays/cliff.toml", "replays/ring.toml"]),
         (["sweep", "replays/ring.toml", "replays/cl"], ["replays/cliff.toml"]),

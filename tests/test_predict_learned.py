@@ -330,5 +330,5 @@ def test_token_counts_stop_at_their_memory():
 def test_training_on_what_is_scored_is_refused():
     trace = trace_of(toy())
     for train in (trace, trace_of(toy())):
-        with pytest.raises(UsageError, match="holds the routings that are scored"):
+        with pytest.raises(UsageError, match="holds the same routings as"):
             predict(trace, ["static-hot"], train=train)

@@ -71,14 +71,14 @@ def test_a_policy_that_needs_the_whole_run_is_named_with_what_it_takes(trace, sm
     in_memory, from_disk = both(trace, ["arc", "lru", "prefetch"], cache_mib=1)
     (sentence,) = set(from_disk["notes"]) - set(in_memory["notes"])
     assert sentence.startswith("arc and prefetch hold the whole trace in memory, which takes about")
-    assert sentence.endswith("GiB; the others replay it from disk.")
+    assert sentence.endswith("MiB; what else is replayed comes from disk.")
     assert from_disk["results"] == in_memory["results"]
 
 
 @pytest.mark.parametrize("option", ["validate", "time", "warm"])
 def test_what_compares_whole_runs_is_refused(trace, option):
     value = trace if option == "warm" else True
-    with pytest.raises(UsageError, match=f"^{option} needs the whole run in memory; leave out"):
+    with pytest.raises(UsageError, match=f"^--{option} needs the whole run in memory; leave out"):
         tracekit.replay(trace, "lru", cache_mib=1, from_disk=True, **{option: value})
 
 

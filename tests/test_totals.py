@@ -1,14 +1,15 @@
 """Totals at many budgets in one pass are those of a run at each budget."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from cache_runs import EXAMPLES, cases, long_case
+from cache_runs import EXAMPLES, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracekit.policies import Bound, load_policy
-from tracekit.policies.depths import hits_at
-from tracekit.replaying import replay
+from tracekit.replaying import build_batches, replay
 from tracekit.replaying.prepare import _has_totals as has_totals
 from tracekit.trace import synthesize
 
@@ -20,13 +21,47 @@ def by_kind_and_layer(batches, cells):
     return found
 
 
+def decode_peak(batches, cell):
+    which = batches.counted_decode & batches.after_first_decode
+    return int(cell.resident_bytes[which].max()) if which.any() else None
+
+
+def check(batches, totals, cells):
+    for total, cell in zip(totals, cells, strict=True):
+        of_layer = by_kind_and_layer(batches, [cell])[0]
+        assert total.budget_bytes == cell.budget_bytes
+        assert total.hits.tolist() == of_layer[1:].sum(axis=0).tolist()
+        assert total.hits_decode.tolist() == of_layer[2].tolist()
+        assert total.peak_bytes == cell.resident_bytes[batches.counted].max(initial=0)
+        assert total.peak_bytes_decode == decode_peak(batches, cell)
+
+
+def marked(batches, warming, skipped):
+    """Leave out of the figures the first batches `warming`, and of decode the next `skipped`."""
+    number = np.arange(len(batches))
+    return replace(
+        batches,
+        warming=number < warming,
+        skipped=(number >= warming) & (number < warming + skipped),
+    )
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(case=st.one_of(cases(), cases(equal_sizes=True), st.just(long_case())))
-def test_hits_of_lru_at_all_budgets_are_those_at_each(case):
+@given(case=cases(), warming=st.integers(0, 6), skipped=st.integers(0, 6))
+def test_lru_at_all_budgets_is_what_it_is_at_each(case, warming, skipped):
+    batches = marked(case.batches, warming, skipped)
     budgets = np.array([*case.budgets, *case.budgets[::-1]])
-    cells = load_policy("lru").simulate(case.batches, budgets)
-    expected = by_kind_and_layer(case.batches, cells)
-    assert (hits_at(case.batches, budgets) == expected).all()
+    lru = load_policy("lru")
+    check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+def test_lru_at_all_budgets_is_what_it_is_at_each_of_a_long_run(bypass):
+    trace = synthesize(3, 20, 3, 300, 2, prefill=9, expert_bytes=[7, 11, 7])
+    batches = build_batches(trace, bypass=bypass)
+    budgets = np.arange(0, batches.bank_bytes + 20, 9)
+    lru = load_policy("lru")
+    check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -35,10 +70,7 @@ def test_hits_of_belady_and_limits_at_all_budgets_are_those_at_each(case):
     budgets = np.array(case.budgets)
     belady, bound = load_policy("belady"), Bound()
     cells = belady.simulate(case.batches, budgets)
-    for total, cell in zip(belady.totals(case.batches, budgets), cells, strict=True):
-        of_layer = by_kind_and_layer(case.batches, [cell])[0]
-        assert total.hits.tolist() == of_layer[1:].sum(axis=0).tolist()
-        assert total.hits_decode.tolist() == of_layer[2].tolist()
+    check(case.batches, belady.totals(case.batches, budgets), cells)
     assert bound.totals(case.batches, budgets) == bound.simulate(case.batches, budgets)
 
 

@@ -9,9 +9,8 @@ from a file in memory (hash power 16). The time to construct it is excluded, as 
 our batches. It evicts after every lookup and we evict after a layer's lookups, so hit rates differ
 a little. Its LFU forgets the count of what was evicted, so it is another policy.
 
-At many budgets we take what a replay takes: totals, in one pass where experts have one size, and a run
-at each budget where not. The last line of each size says how many times longer 60 budgets of a curve
-take than 11.
+At many budgets we take what a replay takes: totals, in one pass for all budgets. The last line of each
+size says how many times longer 60 budgets of a curve take than 11.
 """
 
 import argparse
@@ -27,6 +26,7 @@ from pathlib import Path
 
 import libcachesim
 import numpy as np
+from peak_memory import own_peak_bytes
 
 from tracekit.formats import open_any
 from tracekit.policies import Batches, Policy, load_policy
@@ -139,11 +139,11 @@ def memory(n_tokens: int) -> None:
     trace = generated(SIZES["by layer"], n_tokens)
     trace.routing(["turn", "pass", "phase", "step", "layer", "experts"])
     # The peak so far is the generator's. Fill memory up to it, so that the replay raises it.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    spare = peak * 1024 - _resident_bytes()
+    peak = own_peak_bytes()
+    spare = peak - _resident_bytes()
     filler = np.ones(max(spare, 0), np.uint8)
     replay(trace, names, cache_fraction=list(CURVE), jobs=2)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+    grown = own_peak_bytes() - peak
     lookups = trace.n_rows * TOP_K
     print(
         f"11 budgets × {len(names)} policies on 2 threads: {grown / lookups:.1f} bytes a lookup "

@@ -12,7 +12,6 @@ runs it.
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from peak_memory import own_peak_bytes
 
 from tracekit.predictors.stale_gate import StaleGate
 from tracekit.routing.blocks import Block
@@ -183,7 +183,7 @@ def score_trace(path, jobs):
     start = time.perf_counter()
     result = predict(trace, ["stale-gate"], per_layer=False, jobs=jobs)
     seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = own_peak_bytes() / 2**30
     routings = result.rows[0].routings
     print(
         f"from Parquet: {seconds:.2f} s, {1e9 * seconds / routings:.0f} ns a routing; "

@@ -19,7 +19,7 @@ from tracekit.cli.options import (
 )
 from tracekit.cli.output import Output
 from tracekit.datasets import resolve
-from tracekit.figures import MIB, counted, in_bytes, joined, mib, percent, printable
+from tracekit.figures import MIB, budget_mib, counted, in_bytes, joined, mib, percent, printable
 from tracekit.trace.errors import UsageError
 from tracekit.trace.facts import CAPTURES
 from tracekit.trace.schema import LAYER_TIMES, SINCE_VERSION_3
@@ -324,7 +324,7 @@ def _engine(facts: Facts) -> str:
     parts = [" ".join(filter(None, (engine["name"], engine["version"])))]
     if facts["budget_bytes"] is not None:
         policy = engine["cache_policy"] or "expert"
-        parts.append(f"{policy} cache of {facts['budget_bytes'] / MIB:.12g} MiB")
+        parts.append(f"{policy} cache of {budget_mib(facts['budget_bytes'])} MiB")
     elif facts["source"] == "recorded":
         parts.append("all experts in memory")
     else:

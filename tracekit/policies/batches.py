@@ -179,6 +179,15 @@ class Batches(Model):
         return np.asarray(self.kind.astype(np.int64) * self.n_layers + self.layer)
 
     @cached_property
+    def peak_kind(self) -> np.ndarray:
+        """Which peaks count what is resident after each batch, uint8 [B].
+
+        0 none, 1 not that of decoded tokens, 2 both; see `after_first_decode`.
+        """
+        of_decode = self.counted_decode & self.after_first_decode
+        return np.asarray(self.counted.astype(np.uint8) + of_decode)
+
+    @cached_property
     def first_lookups(self) -> np.ndarray:
         """How many keys of each batch were never looked up before, int64 [B]."""
         first = self.first_use[self.first_use < len(self.keys)]

@@ -12,7 +12,7 @@ from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.intervals import waiting_keys
 from tracekit.policies.model import Model
 from tracekit.policies.positions import add, discard, holds, largest, set_of
-from tracekit.policies.totals import totals_of
+from tracekit.policies.totals import totals_of_equal_sizes
 
 
 @register
@@ -39,7 +39,8 @@ class Belady(FedPolicy):
         return batches.has_equal_sizes and n_budgets > 0  # the bound takes the same pass
 
     def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals]:
-        return totals_of(batches, budgets, kept_at(batches, batches.next_use, budgets))
+        kept = kept_at(batches, batches.next_use, budgets)
+        return totals_of_equal_sizes(batches, budgets, kept)
 
 
 class BeladyRun(Run):

@@ -1,4 +1,4 @@
-"""The hits of LRU at any number of budgets in one pass over a run.
+"""The hits and peaks of LRU at any number of budgets in one pass over a run.
 
 After each batch, LRU holds what was touched last, as much as its budget allows. So it holds the end of
 a list of all keys in the order of last touch, and only where that end begins differs between budgets.
@@ -14,8 +14,8 @@ _SLOTS_A_KEY = 4
 _BLOCK = 16  # slots; the kernel shifts by 4
 
 
-def hits_at(batches: Batches, budgets: np.ndarray) -> np.ndarray:
-    """Return the hits of LRU at each of `budgets`.
+def hits_and_peaks_at(batches: Batches, budgets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what LRU did at each of `budgets`.
 
     Parameters
     ----------
@@ -25,56 +25,79 @@ def hits_at(batches: Batches, budgets: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    int64 [C, 3, L]
+    hits : int64 [C, 3, L]
         By the kind of the batch (`Batches.kind`) and its layer.
+    peaks : int64 [C, 2]
+        The most bytes that were within the budget after a batch of each kind of `Batches.peak_kind`
+        from 1 on, of those batches until which more than the budget was looked up; 0: there are none.
     """
     ascending, place = np.unique(budgets, return_inverse=True)
+    n_budgets = len(ascending)
     n_blocks = -(-_SLOTS_A_KEY * batches.n_keys // _BLOCK)
-    first = np.full(1 << len(ascending).bit_length(), -1, np.int32)
-    found = np.zeros((3, len(batches.expert_bytes), len(ascending) + 1), np.int64)
+    first = np.full(1 << n_budgets.bit_length(), -1, np.int32)
+    found = np.zeros((3, len(batches.expert_bytes), n_budgets + 1), np.int64)
+    peaks = np.zeros((n_budgets, 2), np.int64)
+    # A sum of sizes is a multiple of what divides all of them.
+    unit = max(1, int(np.gcd.reduce(batches.expert_bytes)))
     _hits(
         batches.keys,
         batches.batch_start,
         batches.layer,
         batches.kind,
+        batches.peak_kind,
         batches.key_bytes,
         ascending,
+        ascending // unit * unit,
         batches.bypass,
         np.full(batches.n_keys, -1, np.int32),
         np.zeros(n_blocks * _BLOCK, np.int32),
+        np.zeros(n_blocks * _BLOCK, np.int64),
         np.zeros(n_blocks, np.int64),
         first,
-        np.zeros(len(ascending), np.int64),
-        np.zeros(len(ascending) + 1, np.int64),
+        np.zeros(n_budgets, np.int64),
+        np.zeros(n_budgets + 1, np.int64),
+        np.tile(np.arange(n_budgets), (2, 1)),
+        np.full(2, n_budgets),
         found,
+        peaks,
     )
-    return np.moveaxis(found.cumsum(axis=2)[:, :, :-1], 2, 0)[place]
+    hits = np.moveaxis(found.cumsum(axis=2)[:, :, :-1], 2, 0)
+    return hits[place], peaks[place]
 
 
 # The list is a row of slots: a touch takes the next slot and leaves the key's former one empty. The
-# slots form blocks, each with the bytes of its keys. Of each budget, `first` is the block in which its
+# slots form blocks, each with the bytes of its keys; an empty slot has none. Of each budget, `first` is the block in which its
 # end of the list begins: the blocks behind it, of `behind` bytes, are in the cache, and those before
 # it are not. Only of a key in that block itself do its neighbours have to be looked at. A batch that
 # alone is larger than the budget is in the cache too, unless `bypass`.
 #
 # A block that is in the cache may leave it and never comes back, so `first` only grows. When all slots
 # are taken, those in use move down and everything is summed anew.
+#
+# What is resident of the block in which the end begins is looked up only for budgets whose peak may
+# still rise (`rising`): soon almost all have reached the most that sums of sizes allow.
 @kernel
 def _hits(
     keys: np.ndarray,
     batch_start: np.ndarray,
     batch_layer: np.ndarray,
     kind: np.ndarray,
+    peak_kind: np.ndarray,
     key_bytes: np.ndarray,
     budgets: np.ndarray,
+    most: np.ndarray,
     bypass: bool,
     slot_of: np.ndarray,
     key_at: np.ndarray,
+    slot_bytes: np.ndarray,
     block_bytes: np.ndarray,
     first: np.ndarray,
     behind: np.ndarray,
     moved: np.ndarray,
+    rising: np.ndarray,
+    n_rising: np.ndarray,
     found: np.ndarray,
+    peaks: np.ndarray,
 ) -> None:
     n_budgets = np.int64(budgets.size)
     n_slots = np.int64(0)  # taken so far
@@ -91,8 +114,10 @@ def _hits(
                 if slot_of[key] == old:
                     key_at[n_used] = key
                     slot_of[key] = n_used
+                    slot_bytes[n_used] = key_bytes[key]
                     block_bytes[n_used >> 4] += key_bytes[key]
                     n_used += 1
+            slot_bytes[n_used:] = 0
             before = np.int64(min(before, n_used))
             n_slots = n_used
             block = np.int64((n_slots - 1) >> 4)
@@ -119,9 +144,8 @@ def _hits(
                     least = np.int64(0)
                 elif least > 0 and first[least - 1] == block:
                     from_slot = np.int64(0)
-                    for i in range(slot, min((block + 1) << 4, n_slots)):
-                        if slot_of[key_at[i]] == i:
-                            from_slot += key_bytes[key_at[i]]
+                    for i in range(slot, (block + 1) << 4):
+                        from_slot += slot_bytes[i]
                     while (
                         least > 0
                         and first[least - 1] == block
@@ -135,9 +159,11 @@ def _hits(
         for p in range(start, stop):
             key = keys[p]
             if slot_of[key] >= 0:
+                slot_bytes[slot_of[key]] = 0
                 block_bytes[slot_of[key] >> 4] -= n_bytes
             slot_of[key] = n_slots
             key_at[n_slots] = key
+            slot_bytes[n_slots] = n_bytes
             block_bytes[n_slots >> 4] += n_bytes
             n_slots += 1
         change = (stop - start) * n_bytes
@@ -156,3 +182,26 @@ def _hits(
                 first[c] += 1
                 behind[c] -= block_bytes[first[c]]
         moved[n_budgets] = 0
+
+        side = np.int64(peak_kind[b]) - 1
+        place = np.int64(0)
+        while side >= 0 and place < n_rising[side]:
+            rank = rising[side, place]
+            block = np.int64(first[rank])
+            if block < 0:
+                break  # this budget and all larger ones hold all that was seen
+            size = behind[rank]
+            if size + block_bytes[block] > peaks[rank, side]:
+                slot = np.int64((block << 4) + 15)
+                while (
+                    size + slot_bytes[slot] <= budgets[rank]
+                ):  # not all of the block is in the cache
+                    size += slot_bytes[slot]
+                    slot -= 1
+                peaks[rank, side] = max(peaks[rank, side], size)
+            place += 1
+            if peaks[rank, side] == most[rank]:
+                n_rising[side] -= 1
+                place -= 1
+                for later in range(place, n_rising[side]):
+                    rising[side, later] = rising[side, later + 1]

@@ -57,8 +57,9 @@ class Room:
             ]
             counts = np.concatenate([counts, of_later])
         if not counts.all():
-            never = batches.n_positions
-            next_use = np.where(np.append(counts, False)[next_use], next_use, never)
+            is_kept = np.append(counts, True)[next_use]
+            if not is_kept.all():  # else it stays the same array: passes of it are shared
+                next_use = np.where(is_kept, next_use, batches.n_positions)
         return cls(batches, next_use.astype(np.int32, copy=False))
 
     def read_ahead(self, counted: np.ndarray, most: int) -> tuple["Room", int]:

@@ -4,12 +4,13 @@ import numpy as np
 
 from tracekit.kernels import kernel
 from tracekit.policies.base import Batches, Cell, Totals, register
-from tracekit.policies.depths import hits_at
+from tracekit.policies.bits import lowest_bit
+from tracekit.policies.depths import hits_and_peaks_at
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.model import Model
 from tracekit.policies.totals import totals_of
 
-_FEW = 6  # budgets up to which a replay of each is faster than the one pass for all of them
+_FEW = 8  # budgets up to which a replay of each is faster than the one pass for all of them
 
 
 @register
@@ -28,10 +29,10 @@ class LRU(FedPolicy):
         return LRURun(model, budgets)
 
     def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
-        return batches.has_equal_sizes and n_budgets > _FEW
+        return n_budgets > _FEW
 
     def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals]:
-        return totals_of(batches, budgets, hits_at(batches, budgets))
+        return totals_of(batches, budgets, *hits_and_peaks_at(batches, budgets))
 
 
 class LRURun(Run):
@@ -88,10 +89,6 @@ class LRURun(Run):
         return order
 
 
-_BIT_POSITION = np.zeros(67, np.int64)
-_BIT_POSITION[[(1 << i) % 67 for i in range(64)]] = range(64)
-
-
 # The kernel notes for every lookup where its key was looked up before. After each batch the cache is
 # then a stretch of the trace itself: the keys whose last lookup is at or after a tail, which only
 # moves forward, as far as the budget requires. So a lookup hits if its key's previous position is
@@ -99,8 +96,7 @@ _BIT_POSITION[[(1 << i) % 67 for i in range(64)]] = range(64)
 #
 # The tail skips positions whose key was looked up again later. They are marked in a bitset that all
 # budgets share, so that a tail takes one step for each eviction, however many positions lie between.
-# The position of a lone bit is found by its remainder modulo 67, which differs for all 64 bits. The
-# least number of evictions is known before the sizes of the victims are, and a processor predicts
+# The least number of evictions is known before the sizes of the victims are, and a processor predicts
 # the end of a loop that counts it down.
 @kernel
 def _lru(
@@ -151,11 +147,10 @@ def _lru(
                     while live == 0:
                         w += 1
                         live = ~superseded[w]
-                    lowest = live & (~live + one)
-                    position = (w << 6) + _BIT_POSITION[lowest % np.uint64(67)]
+                    position = (w << 6) + lowest_bit(live)
                     if position >= start and not bypass:
                         break
-                    live ^= lowest
+                    live &= live - one
                     size -= key_bytes[keys[position]]
                     tail = position + 1
                     to_go -= 1

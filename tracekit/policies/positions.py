@@ -2,18 +2,15 @@
 
 The set is a bitset of three levels: `words` has a bit for each word of `bits` that is not empty, and
 `groups` has one for each such word of `words`. Within a word high positions are low bits, so the
-lowest set bit is the largest position. Its remainder modulo 67, which differs for all 64 bits, tells
-which bit it is.
+lowest set bit is the largest position.
 """
 
 import numpy as np
 
 from tracekit.kernels import inlined
+from tracekit.policies.bits import lowest_bit
 
 _ONE = np.uint64(1)
-_N_PLACES = np.uint64(67)
-_PLACE = np.zeros(67, np.int64)  # of the remainder of a lone bit
-_PLACE[[(1 << i) % 67 for i in range(64)]] = range(63, -1, -1)
 
 
 def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,12 +60,9 @@ def add(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.in
 @inlined
 def largest(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, top: np.int64) -> np.int64:
     """Return the largest position; `top` is the last group that is not empty."""
-    lowest = groups[top] & (~groups[top] + _ONE)
-    g = (top << 6) + _PLACE[lowest % _N_PLACES]
-    lowest = words[g] & (~words[g] + _ONE)
-    w = (g << 6) + _PLACE[lowest % _N_PLACES]
-    lowest = bits[w] & (~bits[w] + _ONE)
-    position: np.int64 = (w << 6) + _PLACE[lowest % _N_PLACES]
+    g = (top << 6) + 63 - lowest_bit(groups[top])
+    w = (g << 6) + 63 - lowest_bit(words[g])
+    position: np.int64 = (w << 6) + 63 - lowest_bit(bits[w])
     return position
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tracekit.figures import MIB, joined, percent
+from tracekit.figures import MIB, budget_mib, joined, percent
 from tracekit.policies.model import Model
 from tracekit.replaying.loads import Loads
 from tracekit.replaying.memory import bytes_in_memory
@@ -71,10 +71,9 @@ def held_in_memory(trace: Trace, policies: Sequence[str]) -> list[str]:
     if not policies:
         return []
     hold = "holds" if len(policies) == 1 else "hold"
-    size = bytes_in_memory(trace) / 2**30
     return [
-        f"{joined(policies)} {hold} the whole trace in memory, which takes about {size:.3g} GiB; the "
-        "others replay it from disk."
+        f"{joined(policies)} {hold} the whole trace in memory, which takes about "
+        f"{_mib(bytes_in_memory(trace))} MiB; what else is replayed comes from disk."
     ]
 
 
@@ -101,7 +100,7 @@ def other_cache_than_recorded(
         return []
     return [
         f"The recording had {engine.cache_policy or 'a cache'} of "
-        f"{engine.cache_bytes / MIB:.12g} MiB; of another policy or size lookups differ."
+        f"{budget_mib(engine.cache_bytes)} MiB; of another policy or size lookups differ."
     ]
 
 

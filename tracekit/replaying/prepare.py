@@ -307,7 +307,7 @@ def _is_from_disk(asked: bool | None, trace: Trace, **needs_all: object) -> bool
         return is_large(trace) if asked is None else asked
     if asked:
         raise UsageError(
-            f"{needing} needs the whole run in memory; leave out {needing} or from_disk."
+            f"--{needing} needs the whole run in memory; leave out --{needing} or --from-disk."
         )
     return False
 

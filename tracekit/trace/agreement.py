@@ -71,7 +71,7 @@ class Agreement:
     @property
     def replayed(self) -> str:
         """What was replayed: ``lru at 3000 MiB``."""
-        return f"{self.policy} at {self.budget_bytes / MIB:.12g} MiB"
+        return f"{self.policy} at {round(self.budget_bytes / MIB, 4):.12g} MiB"
 
     @property
     def compared(self) -> str:

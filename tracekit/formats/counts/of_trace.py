@@ -30,14 +30,14 @@ def counts_of(trace: Trace, phase: int | None = None) -> ExpertCounts:
     TraceError
         The trace holds no routing of that phase.
     """
-    routing = trace.routing(["phase", "layer", "experts"])
-    layer, experts = routing["layer"], routing["experts"]
-    if phase is not None:
-        rows = routing["phase"] == phase
-        layer, experts = layer[rows], experts[rows]
-    layers, place = np.unique(layer, return_inverse=True)
-    n_expert = trace.n_expert
-    keys = place[:, None] * n_expert + experts
-    counts = np.bincount(keys.ravel(), minlength=len(layers) * n_expert).reshape(-1, n_expert)
-    numbers = tuple(layers.tolist())
-    return ExpertCounts(counts, numbers, trace.name, FORMAT, top_k=trace.top_k)
+    n_expert, moe_layers = trace.n_expert, trace.moe_layers
+    place = np.zeros(int(moe_layers.max(initial=0)) + 1, np.int64)
+    place[moe_layers] = np.arange(len(moe_layers))
+    counts = np.zeros(len(moe_layers) * n_expert, np.int64)
+    for block in trace.iter_routing(["layer", "experts"], phase):
+        keys = place[block["layer"]][:, None] * n_expert + block["experts"]
+        counts += np.bincount(keys.ravel(), minlength=len(counts))
+    of_layers = counts.reshape(-1, n_expert)
+    routed = of_layers.any(axis=1)
+    numbers = tuple(moe_layers[routed].tolist())
+    return ExpertCounts(of_layers[routed], numbers, trace.name, FORMAT, top_k=trace.top_k)
