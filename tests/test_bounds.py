@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds_reference import Best, Instance, best, best_ahead, draw
+from families import slow_unless
 
 from tracekit.policies import Belady, Bound, Guesses, load_policy
 from tracekit.policies.bound import BoundAhead, BoundInShares, BoundParams
@@ -171,7 +172,7 @@ def check_prefetch(drawn, batches, limit, most, rng):
             assert cell.read_bytes[batches.phase == 1].sum() >= limit.read_bytes_decode, drawn
 
 
-@pytest.mark.parametrize("equal", [True, False], ids=["equal-sizes", "sizes-by-layer"])
+@pytest.mark.parametrize("equal", slow_unless([True, False], False), ids=str)
 def test_nothing_that_reads_ahead_is_better_than_its_bound(equal):
     assert check_runs_ahead(seed=1, n_runs=60, equal=equal)
 

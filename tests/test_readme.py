@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from cli_helpers import run
+from families import slow_unless
 from pages import ROOT, WRITTEN, check_shown, commands, links, shown_outputs, words_of
 
 from tracekit import open_trace, replay
@@ -99,22 +100,27 @@ def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> N
     assert "512 prefill, 8 decode; 1 turn, 9 passes" in run("info", "run.trace").out
 
 
-def test_what_is_shown_of_ones_own_is_an_example_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+AHEAD = "prefetch.predictor=again:Again"
+OWN = {
+    "a policy": ("replay {} --policy lru,first_in:FirstIn", "\nfirst-in "),
+    "a predictor": ("predict {} --predictor again:Again,prev-token", "again "),
+    "both": (f"replay {{}} --policy lru,prefetch --param {AHEAD}", AHEAD.partition(".")[2]),
+}
+
+
+@pytest.mark.parametrize("what", slow_unless(OWN, "a policy"))
+def test_what_is_shown_of_ones_own_is_an_example_that_runs(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     examples = ROOT / "tests" / "examples"
     page = (ROOT / "docs" / "your-own.md").read_text(encoding="utf-8")
     for name in ("first_in", "again"):
         assert f"```python\n{(examples / name).with_suffix('.py').read_text()}```" in page
     monkeypatch.syspath_prepend(examples)
-    trace = "bundled:tiny-moe-64e.trace"
-    ahead = "prefetch.predictor=again:Again"
-    for words, found in (
-        (("replay", trace, "--policy", "lru,first_in:FirstIn"), "\nfirst-in "),
-        (("predict", trace, "--predictor", "again:Again,prev-token"), "again "),
-        (("replay", trace, "--policy", "lru,prefetch", "--param", ahead), ahead.partition(".")[2]),
-    ):
-        done = run(*words)
-        assert done.code == 0
-        assert found in done.out
+    command, found = OWN[what]
+    done = run(*command.format("bundled:tiny-moe-64e.trace").split())
+    assert done.code == 0
+    assert found in done.out
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
