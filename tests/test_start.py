@@ -100,7 +100,7 @@ def test_commands_that_replay_nothing_import_no_numba_one_after_the_other(folder
 
 @pytest.mark.slow
 def test_a_format_imports_what_it_reads_with(folder):
-    assert loaded_by(folder, "import x.parquet -o parquet.trace") == ["pyarrow.compute"]
+    assert loaded_by(folder, "import x.parquet -o alone.trace") == ["pyarrow.compute"]
 
 
 def test_a_replay_imports_no_frames_and_no_pictures(folder):
@@ -115,8 +115,8 @@ def test_a_sweep_on_this_machine_imports_no_dask(folder):
     study = (
         'title = "x"\n[traces.x]\nfile = "x.trace"\n[[run]]\npolicies = ["lru"]\ncache_mib = [4]\n'
     )
-    (folder / "x.toml").write_text(study)
-    assert not {"dask", "distributed", "matplotlib"} & {*loaded_by(folder, "sweep x.toml")}
+    (folder / "study.toml").write_text(study)
+    assert not {"dask", "distributed", "matplotlib"} & {*loaded_by(folder, "sweep study.toml")}
 
 
 @pytest.mark.slow
