@@ -130,7 +130,7 @@ class Deadly(PlainPolicy):
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_sweep_and_keeps_the_rest(
-    tmp_path, monkeypatch
+    tmp_path, client, monkeypatch
 ):
     path = write_study(
         tmp_path,
@@ -182,7 +182,7 @@ if __name__ == "__main__":
         assert found.csv == tracekit.sweep(sys.argv[1]).csv
         path = sys.argv[2]
         assert client.submit(digest, path).result() == digest(path)
-        print(found.frame.policy.unique())
+        print(list(found.frame.policy.unique()))
 """
 
 
@@ -218,10 +218,10 @@ def test_a_scheduler_that_does_not_answer(study):
         done = run("sweep", study, "--on", f"tcp://127.0.0.1:{port}")
     assert done.code == 1
     assert done.err == (
-        f"Error: The scheduler at tcp://127.0.0.1:{port} does not answer after 10 s; start it with: dask "
+        f"Error: The scheduler at tcp://127.0.0.1:{port} does not answer after 30 s; start it with: dask "
         "scheduler\n"
     )
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 120
 
 
 # ---- a scheduler of the user's --------------------------------------------------------------------
@@ -286,6 +286,7 @@ def test_a_scheduler_that_ends_on_the_way(tmp_path, monkeypatch):
         os.killpg(scheduler.pid, signal.SIGKILL)
         _, said = sweeping.communicate(timeout=120)
     assert sweeping.returncode == 1
+    said = re.sub(r"The scheduler at .* has no worker yet; waiting for one.\n", "", said)
     assert said == (
         f"What was finished is kept in {kept}; --resume goes on from there.\n"
         "Error: The connection to the workers was lost.\n"

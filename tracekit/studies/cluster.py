@@ -18,7 +18,7 @@ from tracekit.trace.errors import TracekitError, UsageError
 
 HERE = "dask"
 _ADDRESS = re.compile(r"(tcp|tls|ws|wss|ucx)://([^\s/@]+@)?[^\s/@]+:\d+/?")
-_CONNECT_S = 10
+_CONNECT_S = 30  # a scheduler that was started just before takes some seconds
 
 
 def check_where(where: str, jobs: int | None) -> None:
@@ -108,14 +108,17 @@ def _workers_here(dask: Any, jobs: int | None) -> Any:
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Keep dask's own log to itself: what goes wrong is said in a sentence."""
-    log = logging.getLogger("distributed")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    """Keep dask's own logs to themselves: what goes wrong is said in a sentence."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    logs = [logging.getLogger(name) for name in ("distributed", *names)]  # each has its own level
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def _without_secret(address: str) -> str:
