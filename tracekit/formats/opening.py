@@ -16,8 +16,9 @@ from tracekit.formats.given import Given
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import Trace, TraceError, UsageError, write_trace
 from tracekit.trace.build import shown
+from tracekit.trace.local import local_copies
 from tracekit.trace.schema import FACTS_FILE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
-from tracekit.trace.urls import UrlPath, local_copies
+from tracekit.trace.urls import UrlPath
 
 # Imported when they are used: a .trace needs none of the readers, nor what they are made of.
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ In: the text that a user typed. Out: a path that is not on this machine. fsspec 
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,29 +106,3 @@ class Copies:
             if self.called(str(error)) == str(error):
                 raise
             raise type(error)(self.called(str(error))) from error
-
-
-@contextmanager
-def local_copies(paths: Sequence[Path]) -> Iterator[Copies]:
-    """Give files on this machine for `paths`; what a URL names is fetched, unless it was before.
-
-    Errors that are raised meanwhile call a copy by its URL.
-
-    Raises
-    ------
-    TracekitError
-        A file cannot be fetched; or as it was raised, with the other name.
-    """
-    urls: dict[Path, UrlPath] = {}
-    local = []
-    for path in paths:
-        if isinstance(path, UrlPath):
-            from tracekit.trace.remote import fetched
-
-            copy = fetched(path)
-            urls[copy] = path
-            path = copy
-        local.append(path)
-    copies = Copies(local, urls)
-    with copies.named():
-        yield copies

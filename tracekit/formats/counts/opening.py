@@ -9,7 +9,7 @@ from tracekit.formats.counts.expert_counts import ExpertCounts
 from tracekit.formats.given import Given
 from tracekit.formats.opening import as_trace, is_trace
 from tracekit.trace.errors import TraceError
-from tracekit.trace.urls import local_copies
+from tracekit.trace.local import local_copies
 
 if TYPE_CHECKING:
     from tracekit.trace import Trace
