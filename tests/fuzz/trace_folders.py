@@ -96,11 +96,12 @@ def compare(path: Path, trace: Trace) -> None:
     for part, facts in (
         ("model", trace.facts.model),
         ("engine", trace.facts.engine),
+        ("digest", trace.facts.digest),
         (None, trace.facts),
     ):
         given = said if part is None else said.get(part)
         for name, value in (given or {}).items():
-            if name in ("schema", "model", "engine") or not hasattr(facts, name):
+            if name in ("schema", "model", "engine", "digest") or not hasattr(facts, name):
                 continue
             if getattr(facts, name) != value or isinstance(value, bool) != isinstance(
                 getattr(facts, name), bool
