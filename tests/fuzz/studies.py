@@ -78,7 +78,7 @@ class Studies:
             return refusal(error)
         said = tomllib.loads(data.decode())
         _compare("title", study.title, said["title"])
-        for run, entry in zip(study.runs, said["run"], strict=True):
+        for run, entry in zip(study.runs, said.get("run", []), strict=True):
             for name, value in entry.items():
                 _compare(f"run.{name}", getattr(run, name), value)
         for claim, entry in zip(study.claims, said.get("claim", []), strict=True):
