@@ -84,7 +84,7 @@ class Studies:
         for claim, entry in zip(study.claims, said.get("claim", []), strict=True):
             for name, value in entry.items():
                 _compare(f"claim.{name}", getattr(claim, name), value)
-        for name, entry in said["traces"].items():
+        for name, entry in said.get("traces", {}).items():
             _compare("file", study.traces[name].file, entry["file"])
         is_former_result(study)
         if (
