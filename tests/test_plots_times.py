@@ -137,7 +137,12 @@ def test_the_times_of_layers_are_means_of_what_is_known():
         assert table[name].isna().any()
         np.testing.assert_allclose(found[name], known[name].mean(), rtol=1e-6)
     assert found["passes"].tolist() == known["compute_ms"].count().tolist()
-    bars = plot_layer_times(found).patches
+    ax = plot_layer_times(found)
+    for bars, name in zip(ax.containers, ("compute_ms", "wait_ms"), strict=True):
+        assert bars.get_label().startswith("waiting") == (name == "wait_ms")
+        heights = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in bars}
+        assert [heights[layer] for layer in found["layer"]] == pytest.approx(found[name].tolist())
+    bars = ax.patches
     tops = {bar.get_x() + bar.get_width() / 2: bar.get_y() + bar.get_height() for bar in bars}
     both = found["wait_ms"] + found["compute_ms"]
     assert [tops[layer] for layer in found["layer"]] == pytest.approx(both.tolist())

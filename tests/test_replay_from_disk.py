@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tracekit
-from tracekit.policies import Cell
+from tracekit.policies import Cell, load_policy
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.replaying import build_batches, memory, pieces
 from tracekit.replaying.counting import without_first
@@ -118,6 +118,20 @@ class BoastingRun(Run):
         return [
             Cell(int(budget), hits, np.zeros(len(batches), np.int64)) for budget in self.budgets
         ]
+
+
+def test_a_policy_of_ones_own_that_reads_ahead_holds_the_trace(trace, small_pieces):
+    """The bound of its class judges the whole run, and is not taken of nothing."""
+
+    class ReadingAhead(type(load_policy("lru"))):
+        name = "reading-ahead"
+        speculative = True
+        reads_ahead = 1
+
+    in_memory, from_disk = both(trace, ReadingAhead(), cache_mib=2)
+    assert from_disk["results"] == in_memory["results"]
+    assert in_memory["results"][0]["bound_hit_rate_decode"] > 0.4
+    assert any("reading-ahead holds the whole trace" in note for note in from_disk["notes"])
 
 
 def test_a_wrong_answer_of_ones_own_policy_is_named(trace, small_pieces):

@@ -23,6 +23,7 @@ from tracekit.replaying.threads import on_threads, one_ahead
 def can_be_fed(policy: Policy) -> TypeGuard[FedPolicy]:
     """Say whether `policy` replays from disk: it needs nothing but the pieces of the run."""
     needs_more = policy.needs_predictor or policy.needs_popularity or policy.lossy
+    needs_more |= policy.reads_ahead is not None  # the bound of its class judges the whole run
     is_fed = isinstance(policy, FedPolicy) and type(policy).simulate is FedPolicy.simulate
     return is_fed and not needs_more
 
