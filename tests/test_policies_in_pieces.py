@@ -9,8 +9,10 @@ from cache_runs import long_case
 from families import slow_where
 from policy_replays import PARAMS, REGISTERED, drawn_cases
 
+import tracekit
 from tracekit.policies import POLICIES, Limit, load_policy
 from tracekit.policies.fed import FedPolicy
+from tracekit.replaying import build_batches
 from tracekit.replaying.pieces import Future
 from tracekit.trace.schema import DECODE
 
@@ -100,3 +102,16 @@ def test_the_first_decode_pass_of_a_turn_may_lie_in_a_piece_before():
         first = int(before.min()) if len(before) else None
         found.append(replace(piece, first_decode=first).after_first_decode)
     np.testing.assert_array_equal(np.concatenate(found), batches.after_first_decode)
+
+
+def test_what_was_touched_pieces_ago_is_older():
+    """Of experts that `follow` has forgotten, all worth the same, the one touched longest ago goes."""
+    chosen = [2, 3] * 3000
+    chosen[5], chosen[19] = 0, 1  # in the second piece of 17 passes, 1 stands before the place of 0
+    chosen += [4, 1, 0]
+    trace = tracekit.from_arrays(np.array(chosen)[:, None, None], n_expert=8, expert_mib=1)
+    batches = build_batches(trace)
+    budgets = np.array([4 << 20])
+    (whole,) = load_policy("follow").simulate(batches, budgets, per_lookup=True)
+    assert whole.hit[-3:].tolist() == [False, True, False]
+    check(load_policy("follow"), batches, budgets, 17)
