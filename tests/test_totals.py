@@ -56,8 +56,9 @@ def test_lru_at_all_budgets_is_what_it_is_at_each(case, warming, skipped):
 
 
 @pytest.mark.parametrize("bypass", [False, True])
-def test_lru_at_all_budgets_is_what_it_is_at_each_of_a_long_run(bypass):
-    trace = synthesize(3, 20, 3, 300, 2, prefill=9, expert_bytes=[7, 11, 7])
+@pytest.mark.parametrize("expert_bytes", [7, [7, 11, 7]])
+def test_lru_at_all_budgets_is_what_it_is_at_each_of_a_long_run(expert_bytes, bypass):
+    trace = synthesize(3, 20, 3, 300, 2, prefill=9, expert_bytes=expert_bytes)
     batches = build_batches(trace, bypass=bypass)
     budgets = np.arange(0, batches.bank_bytes + 20, 9)
     lru = load_policy("lru")

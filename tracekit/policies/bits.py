@@ -1,4 +1,4 @@
-"""The place of the lowest set bit of a word: a helper of kernels."""
+"""The bits of a word: helpers of kernels."""
 
 import numpy as np
 
@@ -12,13 +12,18 @@ _SUM = np.uint64(0x0101010101010101)
 _LAST_BYTE = np.uint64(56)
 
 
-# How many bits are set below the lowest. LLVM knows this way to count bits, and makes one instruction
-# of it where the processor has one.
 @inlined
 def lowest_bit(word: np.uint64) -> np.int64:
     """Return which bit of `word` is the lowest that is set, from 0; 64 if none is."""
-    below = ~word & (word - _ONE)
-    below -= (below >> _ONE) & _PAIRS
-    below = (below & _QUADS) + ((below >> _TWO) & _QUADS)
-    below = (below + (below >> _FOUR)) & _BYTES
-    return np.int64((below * _SUM) >> _LAST_BYTE)
+    below: np.int64 = count_bits(~word & (word - _ONE))
+    return below
+
+
+# LLVM knows this way to count bits, and makes one instruction of it where the processor has one.
+@inlined
+def count_bits(word: np.uint64) -> np.int64:
+    """Return how many bits of `word` are set."""
+    word -= (word >> _ONE) & _PAIRS
+    word = (word & _QUADS) + ((word >> _TWO) & _QUADS)
+    word = (word + (word >> _FOUR)) & _BYTES
+    return np.int64((word * _SUM) >> _LAST_BYTE)

@@ -8,7 +8,8 @@ from tracekit.policies.bits import lowest_bit
 from tracekit.policies.depths import hits_and_peaks_at
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.model import Model
-from tracekit.policies.totals import totals_of
+from tracekit.policies.stack import hits_at
+from tracekit.policies.totals import totals_of, totals_of_equal_sizes
 
 _FEW = 8  # budgets up to which a replay of each is faster than the one pass for all of them
 
@@ -32,6 +33,8 @@ class LRU(FedPolicy):
         return n_budgets > _FEW
 
     def totals(self, batches: Batches, budgets: np.ndarray) -> list[Totals]:
+        if batches.has_equal_sizes:
+            return totals_of_equal_sizes(batches, budgets, hits_at(batches, budgets))
         return totals_of(batches, budgets, *hits_and_peaks_at(batches, budgets))
 
 
