@@ -172,6 +172,29 @@ def test_a_digest_of_another_file_does_not_count(made, good, monkeypatch):
     assert Trace.open(good).digest == "computed"  # its row groups were written by another tool
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_import_takes_the_digest_without_reading_the_trace_back(tmp_path, monkeypatch, is_known):
+    path = tmp_path / "x.trace"
+    # Another NaN than numpy's own, and weights of which none is known, for which no column stays.
+    unknown = np.frombuffer(np.uint32(0x7FC00001).tobytes(), np.float32)[0]
+
+    def chunks():
+        for start in range(0, 8, 2):
+            step = np.array([start, start + 1], np.int32)
+            weights = np.full((2, 2), unknown)
+            if is_known and start:
+                weights[0] = 0.75, 0.25
+            experts = np.array([[3, 1], [0, 2]])
+            yield Routings(step * 0, step, step * 0 + 1, step, step * 0, experts, weights=weights)
+
+    with monkeypatch.context() as unread:
+        unread.delattr(Trace, "computed_digest")
+        write_source(Source("x", chunks(), model={"n_expert": 8}), path)
+    trace = Trace.open(path)
+    assert trace.has("weights") == is_known
+    assert trace.facts.digest.sha256 == trace.computed_digest()
+
+
 def test_verify_keeps_the_digest_of_an_older_trace(made, tmp_path):
     path = tmp_path / "x.trace"
     write_trace(made, path)
@@ -225,6 +248,7 @@ def counted(asked, batches):
 def test_row_groups_grow_with_a_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "GROUP_TOKENS", 4)
     monkeypatch.setattr(passes, "MOST_GROUPS", 4)
+    monkeypatch.setattr(passes, "LEAST_GROUP_BYTES", 1)
     rng = np.random.default_rng(0)
     path = tmp_path / "x.trace"
 

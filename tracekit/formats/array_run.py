@@ -31,8 +31,8 @@ from tracekit.trace.chunks import Routings
 from tracekit.trace.facts import SLOT_ORDERS
 from tracekit.trace.schema import DECODE
 
-# Values of a block, over all its arrays.
-BLOCK_VALUES = 1 << 20
+# Values of a block, over all its arrays: few, so that the writer's thread is not left waiting for it.
+BLOCK_VALUES = 1 << 18
 NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
 # Keys of an archive that are not columns, and what they hold.
 # No model has so many; a user has mixed up the axes.

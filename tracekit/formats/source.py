@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.formats.agreement import check_agrees
+from tracekit.formats.ahead import ahead
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts, UsageError
 from tracekit.trace.checks import Locate
@@ -217,9 +218,11 @@ def write_source(
     widest = TraceFacts(model_of(source, Seen(1), options, _MOST_EXPERTS, _MOST_LAYERS), "imported")
     embeddings = options.embeddings_of_model
     embed = embeddings.rows if embeddings else None
+    # `complete` is of the moment when a chunk was read: the next one is read meanwhile.
+    read = ((chunk, source.complete) for chunk in source.chunks)
     with TraceStream(path, numbered, widest, force, embed) as stream:
-        for chunk in source.chunks:
-            stream.add(chunk, source.complete)
+        for chunk, complete in ahead(read):
+            stream.add(chunk, complete)
         facts, layers = described(source, numbered.seen, options)
         _check_seen(source.name, numbered.seen, facts.model)
         if cache_bytes is not None:

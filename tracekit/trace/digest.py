@@ -6,6 +6,8 @@ In: the model's facts, the sizes of the layers, the columns of the routings. Out
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 
 import numpy as np
 
@@ -43,12 +45,20 @@ def digest(
         [rows, k].
     """
     sha = _of_sizes(model, layers)
-    for name in COLUMNS:
-        for values in blocks(name):
-            if values.dtype.kind == "f":
-                values = np.where(np.isnan(values), np.float32(np.nan), values)
-            sha.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
+    # Hashing takes about as long as reading; a thread does it meanwhile.
+    with ThreadPoolExecutor(1, "tracekit-digest") as executor:
+        hashed: Future[None] | None = None
+        for values in chain.from_iterable(map(blocks, COLUMNS)):
+            if hashed is not None:
+                hashed.result()
+            hashed = executor.submit(_hash, sha, values)
     return sha.hexdigest()
+
+
+def _hash(sha: "hashlib._Hash", values: np.ndarray) -> None:
+    if values.dtype.kind == "f" and (unknown := np.isnan(values)).any():
+        values = np.where(unknown, np.float32(np.nan), values)
+    sha.update(np.ascontiguousarray(values, values.dtype.newbyteorder("<")).data)
 
 
 def sizes_digest(model: ModelFacts, layers: Mapping[str, np.ndarray]) -> str:

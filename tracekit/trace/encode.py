@@ -142,12 +142,13 @@ class GrowingGroups:
         self._writer = writer
         self._bytes_of_row = sum(width(field.type) for field in schema)
         self._waiting: list[pa.Table] = []
+        self._starts, self._phases = np.empty(0, np.int64), np.empty(0, np.uint8)
         self._n_waiting = self._n_rows = 0
 
     def write(
         self, table: pa.Table, starts: np.ndarray, phases: np.ndarray, rows_of_token: int
     ) -> None:
-        """Take a table.
+        """Take a table; its last rows wait for more of their group.
 
         Parameters
         ----------
@@ -158,17 +159,31 @@ class GrowingGroups:
         """
         self._n_rows += table.num_rows
         most = group_rows(self._n_rows, rows_of_token, self._bytes_of_row)
-        for start, stop in pairwise([0, *group_ends(starts, phases, table.num_rows, most)]):
-            if self._n_waiting + stop - start > most:
-                self.flush()
-            self._waiting.append(table.slice(start, stop - start))
-            self._n_waiting += stop - start
+        self._waiting.append(table)
+        self._starts = np.concatenate((self._starts, starts + self._n_waiting))
+        self._phases = np.concatenate((self._phases, phases))
+        self._n_waiting += table.num_rows
+        *ends, _ = [0, *group_ends(self._starts, self._phases, self._n_waiting, most)]
+        if len(ends) > 1:
+            rows = pa.concat_tables(self._waiting)
+            for start, stop in pairwise(ends):
+                self._writer.write(rows.slice(start, stop - start).combine_chunks())
+            self._keep(rows, ends[-1])
+
+    def _keep(self, rows: pa.Table, start: int) -> None:
+        """Keep the rows from `start` on for the next group."""
+        self._waiting = [rows.slice(start)]
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        self._starts = np.maximum(self._starts[first:] - start, 0)
+        self._phases = self._phases[first:]
+        self._n_waiting = rows.num_rows - start
 
     def flush(self) -> None:
-        """Write what is gathered."""
-        if self._waiting:
+        """Write what waits."""
+        if self._n_waiting:
             self._writer.write(pa.concat_tables(self._waiting).combine_chunks())
         self._waiting, self._n_waiting = [], 0
+        self._starts, self._phases = self._starts[:0], self._phases[:0]
 
 
 def write_layers(folder: Path, table: pa.Table) -> None:

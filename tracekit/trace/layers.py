@@ -111,8 +111,13 @@ def layers_table(layers: Sequence[Mapping[str, Any]]) -> pa.Table:
     return to_table(columns, schema, len(layers), valid)
 
 
-def check_table(table: pa.Table, file: str, model: ModelFacts) -> None:
+def check_table(table: pa.Table, file: str, model: ModelFacts) -> dict[str, np.ndarray]:
     """Check a table of layers as a reader of the finished trace does, the routers' arrays too.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        `layer`, `expert_bytes` and `dense_bytes` of each row (-1: null).
 
     Raises
     ------
@@ -125,6 +130,7 @@ def check_table(table: pa.Table, file: str, model: ModelFacts) -> None:
     for layer in layers.scalars["layer"].tolist():
         for name in ARRAYS:
             layers.array(layer, name)
+    return layers.scalars
 
 
 def check_layers(where: Where, layers: Arrays, model: ModelFacts) -> None:

@@ -13,6 +13,8 @@ GROUP_TOKENS = 256
 GROUP_BYTES = 16 << 20
 # A large file has about so many groups, larger ones, until they have that many bytes.
 MOST_GROUPS = 64
+# A row group takes some time whatever it holds: those of light rows, as of steps, are not smaller.
+LEAST_GROUP_BYTES = 1 << 19
 # Rows with gate inputs or embeddings are read a few hundred tokens at a time: their groups stay small.
 HEAVY_ROW_BYTES = 1024
 
@@ -80,7 +82,7 @@ def group_rows(n_rows: int, rows_of_token: int, bytes_of_row: int) -> int:
     """
     most = GROUP_TOKENS * rows_of_token
     if bytes_of_row < HEAVY_ROW_BYTES:
-        most = max(most, n_rows // MOST_GROUPS)
+        most = max(most, n_rows // MOST_GROUPS, LEAST_GROUP_BYTES // bytes_of_row)
     return max(1, min(GROUP_BYTES // bytes_of_row, most))
 
 

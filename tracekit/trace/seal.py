@@ -14,8 +14,15 @@ from tracekit.trace.reader import Trace
 from tracekit.trace.schema import FACTS_FILE, LAYERS_FILE, ROUTING_FILE, STEPS_FILE
 
 
-def sealed(folder: Path, facts: TraceFacts) -> TraceFacts:
+def sealed(folder: Path, facts: TraceFacts, sha256: str | None = None) -> TraceFacts:
     """Return `facts` with the digest of the files in `folder`; without one if they are incomplete.
+
+    Parameters
+    ----------
+    folder : Path
+    facts : TraceFacts
+    sha256 : str, optional
+        What is known to be the digest of the files; otherwise they are read.
 
     Raises
     ------
@@ -28,7 +35,7 @@ def sealed(folder: Path, facts: TraceFacts) -> TraceFacts:
         FileRows(folder / file) for file in (LAYERS_FILE, ROUTING_FILE, STEPS_FILE)
     )
     trace = Trace(facts, layers, routing, steps, folder)
-    return replace(facts, digest=_digest_of(trace))
+    return replace(facts, digest=_digest_of(trace, sha256))
 
 
 def verified_digest(trace: Trace) -> KeptDigest | None:
@@ -56,8 +63,8 @@ def verified_digest(trace: Trace) -> KeptDigest | None:
     return found
 
 
-def _digest_of(trace: Trace) -> KeptDigest:
+def _digest_of(trace: Trace, sha256: str | None = None) -> KeptDigest:
     n_bytes = trace.rows(ROUTING_FILE).n_bytes
     assert n_bytes is not None  # a finished trace has one file of routings
     sizes = sizes_digest(trace.facts.model, trace.layer_columns)
-    return KeptDigest(trace.computed_digest(), sizes, n_bytes)
+    return KeptDigest(sha256 or trace.computed_digest(), sizes, n_bytes)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.trace import checks
+from tracekit.trace.aside import ColumnsAside
 from tracekit.trace.atomic import write_facts
 from tracekit.trace.chunk_tables import (
     Embed,
@@ -90,6 +91,7 @@ class TraceStream:
         self._folder = self._stack.enter_context(TraceFolder(self._path, self._force))
         self._files = self._stack.enter_context(ExitStack())
         self._writers: dict[str, GrowingGroups] = {}
+        self._aside = self._stack.enter_context(ColumnsAside(self._folder.now))
         # Encoding takes about as long as reading and checking; a thread does it meanwhile.
         executor = ThreadPoolExecutor(1, "tracekit-writer")
         self._stack.callback(executor.shutdown, cancel_futures=True)
@@ -142,6 +144,7 @@ class TraceStream:
         n_layers = len(distinct(columns["layer"]))
         routing = routing_table(columns, self._schema)
         self._writers[ROUTING_FILE].write(routing, starts, phases, n_layers)
+        self._aside.add(columns)
         if self._embed is None:
             self._write_steps(steps)
             return
@@ -170,7 +173,9 @@ class TraceStream:
         self._check_layers()
         self._wait(0)
         folder = self._folder.now
-        check_table(layers, str(self._path / LAYERS_FILE), facts.model)
+        of_layers = check_table(layers, str(self._path / LAYERS_FILE), facts.model)
+        # Hashing takes about as long as waiting for the disk.
+        sha256 = self._executor.submit(self._aside.digest, facts.model, of_layers)
         for writer in self._writers.values():
             writer.flush()
         self._files.close()
@@ -178,7 +183,7 @@ class TraceStream:
         if self._goes_back:
             self._write_kept(folder / STEPS_FILE)
         write_layers(folder, layers)
-        write_facts(folder, sealed(folder, facts))
+        write_facts(folder, sealed(folder, facts, sha256.result()))
         self._folder.publish()
 
     def _check(
