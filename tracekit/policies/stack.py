@@ -100,7 +100,7 @@ def _hits(
                     last[n_used >> 6] |= one << np.uint64(n_used & 63)
                     in_word[n_used >> 10, (n_used >> 6) & 15] += 1
                     n_used += 1
-            before = min(before, n_used)
+            before = np.int64(min(before, n_used))
             n_touches = n_used
             total = np.int64(0)
             for section in range(behind.size - 1, -1, -1):
