@@ -96,6 +96,7 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 def test_a_command_runs_with_stderr_closed(small):
     done = run_process("info", small, "--format", "json", preexec_fn=lambda: os.close(2))
     assert done.code == 0
@@ -144,6 +145,7 @@ def test_a_full_disk_leaves_nothing_half_written(small, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["small.csv"]
 
 
+@pytest.mark.slow
 def test_an_import_onto_a_full_disk_leaves_nothing(tmp_path):
     big = write_csv(tmp_path / "big.csv", csv_lines(decode=500))
     done = run_process(
@@ -294,6 +296,7 @@ def test_a_bug_of_the_program_raises(monkeypatch, small):
         run("info", small)
 
 
+@pytest.mark.slow  # imports all of tracekit
 def test_every_public_name_can_be_imported():
     code = """
 import sys

@@ -52,6 +52,7 @@ def test_no_folder_for_machine_code(monkeypatch):
     assert kernel(double)(2) == 4
 
 
+@pytest.mark.slow
 @compiled_only
 def test_every_loop_does_without_such_a_folder():
     code = (
@@ -122,6 +123,7 @@ def test_whatever_goes_wrong_with_the_cache_is_no_error(cache, monkeypatch):
     assert kernel(double)(2) == 4
 
 
+@pytest.mark.slow  # two processes compile
 @compiled_only
 def test_a_file_that_changes_before_the_first_call_leaves_no_machine_code_of_before(tmp_path):
     """Else the next process would run what the file held when this one was imported."""
@@ -357,6 +359,7 @@ def test_numba_alone_does_not_see_it(calls):
 # Nobody can say later whether a helper without a file is still the same.
 
 
+@pytest.mark.slow  # a process compiles
 @compiled_only
 def test_what_calls_a_helper_without_a_file_is_not_kept(tmp_path):
     ways = ["no_file", "constant"]

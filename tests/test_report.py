@@ -327,6 +327,7 @@ def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, lacking, 
     assert page.config()["tokens"] > 0
 
 
+@pytest.mark.slow
 def test_a_trace_without_a_decoded_token_has_a_report():
     page = report(make_trace(decode=0), pictures=True)
     assert page.says("The trace holds no decoded token; record with -n 1 or more")

@@ -103,6 +103,7 @@ def test_a_format_imports_what_it_reads_with(folder):
     assert loaded_by(folder, "import x.parquet -o alone.trace") == ["pyarrow.compute"]
 
 
+@pytest.mark.slow
 def test_a_replay_imports_no_frames_and_no_pictures(folder):
     loaded = loaded_by(folder, "replay x.csv --policy lru,belady,bound")
     assert not {"pandas", "matplotlib", "pyarrow.dataset", "scipy.linalg", "distributed"} & {

@@ -156,6 +156,7 @@ def test_runs_without_a_cache_cannot_be_fitted(measured):
             fit(wall_ms=tokens.wall_ms, read_bytes=tokens.read_bytes)
 
 
+@pytest.mark.slow  # every pair of measured runs
 def test_a_cache_that_is_switched_on_or_off_is_refused(measured):
     refused = 0
     for before, tokens in measured.tokens.items():

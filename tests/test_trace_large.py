@@ -222,6 +222,7 @@ def counted(asked, batches):
         yield batch
 
 
+@pytest.mark.slow  # two hundred pieces
 def test_row_groups_grow_with_a_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "GROUP_TOKENS", 4)
     monkeypatch.setattr(passes, "MOST_GROUPS", 4)

@@ -15,7 +15,7 @@ from tracekit_engine.model_file import ModelFile
 
 # In the fast suite one of each family: no gate before the experts' scores, groups and a bias, layers that
 # select by the token.
-FAMILIES = ("gpt-oss", "deepseek2", "deepseek4")
+FAMILIES = ("gpt-oss", "deepseek4")
 ARCHITECTURES = slow_unless(tiny_models.MODELS, *FAMILIES)
 PROMPTS = ["The quick brown fox", "jumps over the lazy dog"]
 

@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from families import slow_unless
 
 FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
 
 
-@pytest.mark.parametrize("cases", [25, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", slow_unless([5, 25, 600], 5))
 def test_numbers_in_a_models_header(cases: int) -> None:
     command = [sys.executable, str(FUZZ / "model_numbers.py"), str(cases), "7"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -211,6 +211,7 @@ def test_a_model_cut_while_it_is_recorded(model: Path, tmp_path: Path, streamed:
     assert len(trace.steps(["step"])["step"]) >= 3 + 200
 
 
+@pytest.mark.slow  # fifty turns; the fast suite fills the disk of a writer: test_writer
 def test_a_full_disk(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, really_sync, calls = tmp_path / "run.trace", os.fsync, []
 
