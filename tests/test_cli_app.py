@@ -74,6 +74,7 @@ def test_a_closed_pipe_ends_the_command_quietly(small):
     running.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_question_marks():
     done = run_process("formats", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.code, done.err) == (0, "")
@@ -249,7 +250,9 @@ main()
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+@pytest.mark.parametrize(
+    ("no_color", "coloured"), slow_unless([("", True), ("1", False)], ("", True))
+)
 def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path, no_color, coloured):
     terminal, end = pty.openpty()
     environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
@@ -261,6 +264,7 @@ def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path, no_color, colo
     assert (b"\x1b[" in printed) is coloured
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path):
     debug = {**os.environ, "TRACEKIT_DEBUG": "1"}
     done = run_process("info", tmp_path / "gone", env=debug)

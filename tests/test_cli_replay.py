@@ -181,6 +181,7 @@ def test_predictors_alone_give_the_json_of_predict(small):
     assert json.loads(done.out)["schema"] == "tracekit.predict/1"
 
 
+@pytest.mark.slow  # test_own_modules runs one
 def test_a_class_of_the_user_is_found_in_the_current_directory(small, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from tracekit.policies import LRU\n"

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numba
 import pytest
+from families import slow_unless
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from tracekit.kernels import inlined, kernel
@@ -67,8 +69,9 @@ def test_every_loop_does_without_such_a_folder():
 
 
 @compiled_only
-@pytest.mark.parametrize("ending", ["nbi", "nbc"])
-@pytest.mark.parametrize("left", [0, 50])
+@pytest.mark.parametrize(
+    ("left", "ending"), slow_unless(product([0, 50], ["nbi", "nbc"]), (0, "nbi"), (50, "nbc"))
+)
 def test_machine_code_that_was_cut_short_is_made_anew(cache, ending, left):
     assert kernel(double)(2) == 4
     (file,) = cache.rglob(f"*.{ending}")

@@ -67,6 +67,7 @@ def test_finished_work_is_not_done_again(study, expected, tmp_path):
     assert (idle.n_calls, again.n_added) == (0, 0)
 
 
+@pytest.mark.slow
 def test_only_cells_that_are_new_are_run(own_study, tmp_path):
     kept = tmp_path / "kept.jsonl"
     sweep(own_study, finished=kept)

@@ -59,7 +59,8 @@ def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert round(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
 
 
-@pytest.mark.parametrize("is_first_interrupted", slow_unless([False, True], False))
+@pytest.mark.slow  # a process; the fast suite interrupts in this one: test_engine_interrupts
+@pytest.mark.parametrize("is_first_interrupted", [False, True])
 def test_ctrl_c_before_the_first_pass_leaves_an_older_trace(
     model: Path, tmp_path: Path, is_first_interrupted: bool
 ) -> None:

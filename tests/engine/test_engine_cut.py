@@ -136,7 +136,8 @@ own[5000]
 """
 
 
-@pytest.mark.parametrize("state", slow_unless(["open", "closed"], "closed"))
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["open", "closed"])
 def test_another_files_bus_error_ends_the_process(model: Path, tmp_path: Path, state: str) -> None:
     command = [sys.executable, "-c", OTHER, str(model), str(tmp_path / "other"), state]
     assert subprocess.run(command, timeout=60).returncode == -signal.SIGBUS

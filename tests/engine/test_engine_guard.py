@@ -37,6 +37,7 @@ def test_an_assertion_that_fails(
         session.evaluate([1], want_logits=True)
 
 
+@pytest.mark.slow
 def test_the_process_ends_in_good_order(tmp_path: Path) -> None:
     odd = {"rope.dimension_count": 7}
     path = tiny_models.write(tmp_path / "odd.gguf", "qwen3moe", odd=odd)

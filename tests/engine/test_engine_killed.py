@@ -77,6 +77,7 @@ def test_interrupted(model: Path, tmp_path: Path) -> None:
     assert last_line == f"tracekit replay {out}"
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes(model: Path, tmp_path: Path) -> None:
     import resource
 
