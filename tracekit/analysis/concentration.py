@@ -10,6 +10,8 @@ from tracekit.formats import ExpertCounts, as_trace_or_counts
 from tracekit.routing.grid import decode_grid, decode_weights
 from tracekit.trace import Trace
 
+_UNKNOWN = dict.fromkeys(("weight_entropy_bits", "weight_entropy", "top1_share"), np.nan)
+
 
 def routing_concentration(trace: Trace | ExpertCounts | str | Path) -> pd.DataFrame:
     """Entropies and the top expert's share, layer by layer. Decode only; of counts, all tokens.
@@ -39,11 +41,12 @@ def routing_concentration(trace: Trace | ExpertCounts | str | Path) -> pd.DataFr
     if isinstance(trace, ExpertCounts):
         routings = trace.counts.sum(axis=1) / (trace.top_k or np.nan)
         load = _load(expert_popularity(trace), len(trace.layers), trace.n_expert)
-        columns = ("weight_entropy_bits", "weight_entropy", "top1_share")
-        unknown = dict.fromkeys(columns, np.nan)
-        return pd.DataFrame({"layer": trace.layers, "routings": routings, **load, **unknown})
+        return pd.DataFrame({"layer": trace.layers, "routings": routings, **load, **_UNKNOWN})
     grid = decode_grid(trace)
     load = _load(expert_popularity(trace, "decode"), grid.n_layers, trace.n_expert)
+    if not trace.has("weights"):
+        layers = {"layer": grid.layer, "routings": grid.n_tokens}
+        return pd.DataFrame({**layers, **load, **_UNKNOWN})
 
     weights = decode_weights(trace, grid).astype(np.float64)
     total = weights.sum(axis=2, keepdims=True)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tracekit.formats import as_trace
 from tracekit.policies import Batches, Policy
+from tracekit.policies.model import Model
 from tracekit.replaying import ReplayResult, build_batches, replay
 from tracekit.timing import Fit
 from tracekit.trace import Trace
@@ -92,9 +93,14 @@ def _with_limits(result: ReplayResult, batches: Batches) -> pd.DataFrame:
 
 def budget_grid(batches: Batches) -> list[int]:
     """Return budgets that show a curve whole and its cliff exactly, in bytes."""
-    cycle = batches.token_cycle_bytes
-    touched = int(batches.key_bytes[np.unique(batches.keys)].sum())
-    cliff = cycle - batches.top_k * int(batches.expert_bytes.max())
+    touched = int(batches.key_bytes[batches.first_use < len(batches.keys)].sum())
+    return budgets_of_curves(batches, touched)
+
+
+def budgets_of_curves(model: Model, touched: int) -> list[int]:
+    """Return the same of a run of `model` that touches `touched` bytes."""
+    cycle = model.token_cycle_bytes
+    cliff = cycle - model.top_k * int(model.expert_bytes.max())
     grid = {0, cliff, cycle, touched}
     grid |= {int(size) for size in np.linspace(0, touched, 25)}
     grid |= {int(size) for size in np.linspace(0, min(2 * cycle, touched), 9)}
@@ -103,14 +109,12 @@ def budget_grid(batches: Batches) -> list[int]:
 
 def _ceilings(batches: Batches) -> tuple[float, float]:
     """Return the hit rates with every expert resident, of decode lookups and of all."""
-    _, first = np.unique(batches.keys, return_index=True)
-    lookups = len(batches.keys)
-    per_batch = batches.lookups
-    decode_lookups = int(per_batch[batches.phase == DECODE].sum())
-    of_batch = np.searchsorted(batches.batch_start, first, side="right") - 1
-    decode_first = int((batches.phase[of_batch] == DECODE).sum())
-    decode = _share(decode_lookups - decode_first, decode_lookups)
-    return decode, _share(lookups - len(first), lookups)
+    first, decode = batches.first_lookups, batches.phase == DECODE
+    of_decode, of_all = (
+        _share(int((batches.lookups - first)[which].sum()), int(batches.lookups[which].sum()))
+        for which in (decode, slice(None))
+    )
+    return of_decode, of_all
 
 
 def _share(part: int, whole: int) -> float:

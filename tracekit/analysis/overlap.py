@@ -46,13 +46,17 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
     trace = as_trace(trace)
     grid = decode_grid(trace, kept_only=True)
     sets = _bit_sets(grid, trace.n_expert)
-    pairs = []
+    rows = []
+
+    def add(direction: str, lag: int, common: np.ndarray) -> None:
+        if common.size:
+            rows.append(_row(direction, lag, common, grid.top_k, trace.n_expert))
+
     for lag in range(1, min(max_lag, grid.n_tokens - 1) + 1):
         same_turn = grid.turn[lag:] == grid.turn[:-lag]
-        pairs.append(("token", lag, _common(sets[lag:], sets[:-lag])[same_turn]))
+        add("token", lag, _common(sets[lag:], sets[:-lag])[same_turn])
     for lag in range(1, min(max_lag, grid.n_layers - 1) + 1):
-        pairs.append(("layer", lag, _common(sets[:, lag:], sets[:, :-lag])))
-    rows = [_row(*pair, grid.top_k, trace.n_expert) for pair in pairs if pair[-1].size]
+        add("layer", lag, _common(sets[:, lag:], sets[:, :-lag]))
     if not rows:
         raise TraceError(
             f"{trace.name} has no two routings to compare: it holds one decoded token a turn, of "
@@ -64,12 +68,12 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
 def _row(
     direction: str, lag: int, common: np.ndarray, top_k: int, n_expert: int
 ) -> dict[str, str | float]:
-    """Summarise how many experts pairs of routings have in common, int64 [pairs, layers]."""
-    by_layer = common.mean(axis=0)
+    """Summarise how many experts pairs of routings have in common, uint16 [pairs, layers]."""
+    by_layer = common.sum(axis=0, dtype=np.int64) / len(common)
     return {
         "direction": direction,
         "lag": lag,
-        "overlap": common.mean() / top_k,
+        "overlap": by_layer.mean() / top_k,
         "overlap_p10": np.percentile(by_layer, 10) / top_k,
         "overlap_p90": np.percentile(by_layer, 90) / top_k,
         "pairs": common.size,
@@ -95,5 +99,7 @@ def _bit_sets(grid: DecodeGrid, n_expert: int) -> np.ndarray:
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Count the experts that two grids of sets share, routing by routing."""
-    common: np.ndarray = np.bitwise_count(a & b).sum(axis=2, dtype=np.int64)
+    common = np.zeros(a.shape[:2], np.uint16)
+    for word in range(a.shape[2]):
+        common += np.bitwise_count(a[:, :, word] & b[:, :, word])
     return common

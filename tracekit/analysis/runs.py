@@ -1,6 +1,6 @@
 """What a cache did token by token: what was found resident, and what was read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,14 @@ def residency_timeline(
         An unknown policy, one that has totals only (`bound`) or no meaning with `bypass`, or a
         budget that is not a size in bytes.
     """
-    trace = as_trace(trace)
+    columns = _timeline(as_trace(trace), policy, cache_bytes, bypass)
+    return pd.DataFrame(columns | {"params": [columns["params"]] * len(columns["token"])})
+
+
+def _timeline(
+    trace: Trace, policy: str | Policy, cache_bytes: int | None, bypass: bool
+) -> dict[str, Any]:
+    """Return the columns of `residency_timeline`, of which some are one value for all rows."""
     if policy == RECORDED:
         return _recorded(trace)
     budget = budget_of(trace, cache_bytes)
@@ -70,24 +77,22 @@ def residency_timeline(
     decode = np.flatnonzero(batches.phase == DECODE)
     reads = reads_of(batches, cell)
     prefetched = 0 if cell.prefetched is None else cell.prefetched[decode]
-    return pd.DataFrame(
-        {
-            "policy": loaded.name,
-            "params": _each(asdict(loaded.params), len(decode)),
-            "cache_bytes": budget,
-            "bypass": bypass,
-            "token": _count_passes(batches.pass_id[decode]),
-            "turn": batches.turn[decode],
-            "step": batches.step[decode],
-            "layer": batches.layer_ids[batches.layer[decode]],
-            "kept_tokens": _kept_tokens(trace, batches.pass_id[decode]),
-            "lookups": reads.lookups[decode],
-            "hits": cell.hits[decode] - prefetched,
-            "misses": reads.missed[decode],
-            "prefetched": prefetched,
-            "read_bytes": reads.read_bytes[decode],
-        }
-    )
+    return {
+        "policy": loaded.name,
+        "params": asdict(loaded.params),
+        "cache_bytes": budget,
+        "bypass": bypass,
+        "token": _count_passes(batches.pass_id[decode]),
+        "turn": batches.turn[decode],
+        "step": batches.step[decode],
+        "layer": batches.layer_ids[batches.layer[decode]],
+        "kept_tokens": _kept_tokens(trace, batches.pass_id[decode]),
+        "lookups": reads.lookups[decode],
+        "hits": cell.hits[decode] - prefetched,
+        "misses": reads.missed[decode],
+        "prefetched": prefetched,
+        "read_bytes": reads.read_bytes[decode],
+    }
 
 
 def read_bytes_by_token(
@@ -126,14 +131,29 @@ def read_bytes_by_token(
         policies = read_by_default(trace)
     tokens = []
     for policy in names_in(policies):
-        timeline = residency_timeline(trace, policy, cache_bytes, bypass)
-        timeline["hits"] += timeline["prefetched"]
-        same = ["policy", "params", "cache_bytes", "bypass", "token", "turn", "step", "kept_tokens"]
-        by_token = timeline.groupby("token", sort=False)
-        of_run = by_token[same].first().reset_index(drop=True)
-        sums = by_token[["read_bytes", "lookups", "hits"]].sum().reset_index(drop=True)
-        tokens.append(pd.concat([of_run, sums], axis=1))
+        tokens.append(_by_token(_timeline(trace, policy, cache_bytes, bypass)))
     return pd.concat(tokens, ignore_index=True).assign(token_cycle_bytes=trace.token_cycle_bytes)
+
+
+def _by_token(timeline: dict[str, Any]) -> pd.DataFrame:
+    """Add up what the layers of each token did; those of a token follow one another."""
+    first = np.flatnonzero(np.diff(timeline["token"], prepend=-1))
+    of_token = {name: timeline[name][first] for name in ("token", "turn", "step", "kept_tokens")}
+    sums = {
+        "read_bytes": timeline["read_bytes"],
+        "lookups": timeline["lookups"],
+        "hits": timeline["hits"] + timeline["prefetched"],
+    }
+    return pd.DataFrame(
+        {
+            "policy": timeline["policy"],
+            "params": [timeline["params"]] * len(first),
+            "cache_bytes": timeline["cache_bytes"],
+            "bypass": timeline["bypass"],
+            **of_token,
+            **{name: np.add.reduceat(values, first) for name, values in sums.items()},
+        }
+    )
 
 
 def read_by_default(trace: Trace) -> list[str]:
@@ -152,7 +172,7 @@ def _replayed(trace: Trace, policy: Policy, budget: int, bypass: bool) -> tuple[
     return batches, cell
 
 
-def _recorded(trace: Trace) -> pd.DataFrame:
+def _recorded(trace: Trace) -> dict[str, Any]:
     if not trace.has("residency"):
         raise TraceError(
             f"{trace.name} does not say what the engine found resident; record with --stream, or "
@@ -166,27 +186,20 @@ def _recorded(trace: Trace) -> pd.DataFrame:
     }
     sizes = trace.expert_bytes[np.searchsorted(trace.moe_layers, routing["layer"])]
     budget = trace.budget_bytes
-    return pd.DataFrame(
-        {
-            "policy": RECORDED,
-            "params": _each({}, len(states)),
-            "cache_bytes": np.nan if budget is None else budget,
-            "bypass": False,
-            "token": _count_passes(routing["pass"]),
-            "turn": routing["turn"],
-            "step": routing["step"],
-            "layer": routing["layer"],
-            "kept_tokens": _kept_tokens(trace, routing["pass"]),
-            "lookups": sum(found.values()),
-            **found,
-            "read_bytes": found["misses"] * sizes,
-        }
-    )
-
-
-def _each(params: Mapping[str, Any], n_rows: int) -> list[Mapping[str, Any]]:
-    """Return `params` for each of `n_rows` rows, without copies of it."""
-    return [params] * n_rows
+    return {
+        "policy": RECORDED,
+        "params": {},
+        "cache_bytes": np.nan if budget is None else budget,
+        "bypass": False,
+        "token": _count_passes(routing["pass"]),
+        "turn": routing["turn"],
+        "step": routing["step"],
+        "layer": routing["layer"],
+        "kept_tokens": _kept_tokens(trace, routing["pass"]),
+        "lookups": sum(found.values()),
+        **found,
+        "read_bytes": found["misses"] * sizes,
+    }
 
 
 def _count_passes(pass_id: np.ndarray) -> np.ndarray:

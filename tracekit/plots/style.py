@@ -138,7 +138,8 @@ def percent_axis(ax: Axes, top: float | None = None) -> None:
 
 def whole_numbers(ax: Axes, axis: Literal["x", "y"] = "x") -> None:
     """Put the ticks of an axis (layers, tokens, lags) on whole numbers only."""
-    _axis(ax, axis).set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    most = 7 if axis == "x" else 10  # side by side, numbers of six characters have room
+    _axis(ax, axis).set_major_locator(MaxNLocator(most, integer=True, min_n_ticks=1))
     grouped_numbers(ax, axis)
 
 

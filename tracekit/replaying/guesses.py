@@ -13,6 +13,7 @@ import numpy as np
 from tracekit.params import make_params
 from tracekit.policies.base import Batches, Guesses
 from tracekit.predictors import PREDICTORS, Predictor
+from tracekit.replaying.threads import on_threads, threads_of
 from tracekit.routing.blocks import Block
 from tracekit.routing.routers import Routers
 from tracekit.routing.turns import DecodedTurns
@@ -66,7 +67,7 @@ def guesses(
     MissingDataError
         The trace lacks a column that the predictor needs; the sentence names those that run on it.
     """
-    (found,) = all_guesses(trace, batches, [source], seed, train)
+    (found,) = all_guesses(trace, batches, [source], seed, train, jobs=1)
     return found
 
 
@@ -77,8 +78,13 @@ def all_guesses(
     sources: Sequence[Source],
     seed: int = 0,
     train: Trace | None = None,
+    jobs: int | None = None,
 ) -> list[Guesses]:
-    """Return the `guesses` of several sources, for which the trace is read once."""
+    """Return the `guesses` of several sources, for which the trace is read once.
+
+    Layers are asked about on up to `jobs` threads; on all cores by default.
+    """
+    threads = threads_of(jobs)
     entries = [Entry(_predictor(trace, source, seed), source.horizon) for source in sources]
     training = Training(trace, DecodedTurns.of(trace), train)
     training.teach(entries)
@@ -86,7 +92,7 @@ def all_guesses(
     for _, parts in unseen_parts(trace, entries, training):
         for entry, part, note in zip(entries, parts, notes, strict=True):
             if part is not None:
-                note.take(entry.predictor, part)
+                note.take(entry.predictor, part, threads)
     return [Guesses(note.keys, note.weights) for note in notes]
 
 
@@ -125,18 +131,19 @@ class _Notes:
             np.full(shape, np.nan, np.float32),
         )
 
-    def take(self, predictor: Predictor, part: Block) -> None:
-        """Ask a predictor about tokens that it has not seen."""
+    def take(self, predictor: Predictor, part: Block, jobs: int) -> None:
+        """Ask a predictor about tokens that it has not seen, the layers on up to `jobs` threads."""
         k, n_layers = self.keys.shape[1] // self.most, self.batch.shape[1]
         n_expert = predictor.routers.n_expert
         place = np.arange(len(part)) - np.searchsorted(part.decode_pass, part.decode_pass)
         columns = place[:, None] + self.most * np.arange(k)
-        for layer in range(n_layers):
+
+        def ask(layer: int) -> None:
             # Layer 0 is guessed after the last layer of the token before, if there is one.
             among = part.has_previous if layer == 0 else None
             ranking = rank_layer(predictor, part, layer, among)
             if ranking is None:
-                continue
+                return
             named = name_best(ranking.order, k)
             of_pass = part.decode_pass
             after = self.batch[of_pass - 1, -1] if layer == 0 else self.batch[of_pass, layer - 1]
@@ -146,10 +153,14 @@ class _Notes:
             self.keys[at] = np.where(none, -1, layer * n_expert + named)[ranked]
             with silent_overflow():
                 predicted = predictor.weights(part, layer, ranking.scores, np.maximum(named, 0))
+            weights = self.weights
             if predicted is None:
                 self.weights = None
-            elif self.weights is not None:
-                self.weights[at] = np.where(none, np.nan, predicted)[ranked]
+            elif weights is not None:
+                weights[at] = np.where(none, np.nan, predicted)[ranked]
+
+        for _ in on_threads(ask, range(n_layers), jobs):
+            pass
 
 
 def _predictor(trace: Trace, source: Source, seed: int) -> Predictor:

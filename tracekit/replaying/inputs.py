@@ -49,11 +49,12 @@ def runnable(
     counts: ExpertCounts | None = None,
     warm: Warm | None = None,
     kept: Kept | None = None,
+    jobs: int | None = None,
 ) -> tuple[list[Runnable], list[str]]:
     """Return the policies that can run on `trace`, and sentences about the others.
 
     With `warm`, each is given what it runs on there too, and first. Guesses are taken from `kept`, and
-    left there.
+    left there; predictors are asked for them on up to `jobs` threads.
 
     Raises
     ------
@@ -63,7 +64,7 @@ def runnable(
     able: list[Runnable] = []
     sentences: list[str] = []
     first_error: TracekitError | None = None
-    shared = shared_guesses(policies, trace, batches, seed, train, kept)
+    shared = shared_guesses(policies, trace, batches, seed, train, kept, jobs)
     warmed: Shared = {}
     joined: dict[int, Batches] = {}  # by the batches of `trace`, which `shared` keeps
     for policy in policies:
@@ -101,6 +102,7 @@ def shared_guesses(
     seed: int = 0,
     train: Trace | None = None,
     kept: Kept | None = None,
+    jobs: int | None = None,
 ) -> Shared:
     """Return `batches` with the guesses of each predictor that `policies` act on.
 
@@ -121,7 +123,7 @@ def shared_guesses(
         from tracekit.replaying.guesses import all_guesses  # it loads all predictors
 
         with suppress(TracekitError):
-            found = all_guesses(trace, batches, [*lacking.values()], seed, train)
+            found = all_guesses(trace, batches, [*lacking.values()], seed, train, jobs)
             kept |= dict(zip(lacking, found, strict=True))
     return {source: replace(batches, guesses=kept[source]) for source in asked if source in kept}
 

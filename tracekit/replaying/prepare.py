@@ -58,6 +58,8 @@ class Prepared:
     ----------
     policies : list of Policy
         What is replayed: the policies asked for, then the bounds that they are compared with.
+    bound_of : list of int or None
+        Of each policy asked for, which of `policies` is its bound.
     budgets : int64 [C]
     from_pieces : list of int
         Which of `policies` are fed from disk.
@@ -70,10 +72,12 @@ class Prepared:
         ``fed_rows(runs, some of the budgets, budgets_a_task, jobs, progress)`` gives the rows of several
         that are fed from disk by reading it once.
     result : callable
-        Takes the rows of every run, in the order of `budgets`, and gives the result.
+        Takes the rows of every run and gives the result. Where a run has some of the budgets only, its
+        bound has those too.
     """
 
     policies: list[Policy]
+    bound_of: list[int | None]
     budgets: np.ndarray
     from_pieces: list[int]
     in_one_pass: list[int]
@@ -105,6 +109,7 @@ def prepare(
     pin_from: ExpertCounts | Trace | str | Path | None = None,
     from_disk: bool | None = None,
     kept: Kept | None = None,
+    jobs: int | None = None,
 ) -> Prepared:
     """Do all of a replay that comes before its cells; arguments and errors are those of `replay`."""
     seed = whole("seed", seed, 0)
@@ -153,7 +158,7 @@ def prepare(
             "another size; give that size with --cache-mib."
         )
     budgets = budgets_in_bytes(model, trace.budget_bytes, *sizes)
-    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept)
+    chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept, jobs)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)
     # The distance to its bound is part of every row, so the bounds are always replayed.
@@ -223,13 +228,10 @@ def prepare(
             _ = calibration.draws
 
     def result(by_run: Sequence[Sequence[Row]]) -> ReplayResult:
-        rows = [
-            row.under(bound, limit)
-            for i, bound in enumerate(bounds)
-            for row, limit in zip(
-                by_run[i], by_run[place[bound]] if bound else by_run[i], strict=True
-            )
-        ]
+        rows = []
+        for i, bound in enumerate(bounds):
+            limits = {row.budget: row for row in by_run[place[bound] if bound else i]}
+            rows += [row.under(bound, limits[row.budget]) for row in by_run[i]]
         if calibration is not None:
             rows = against_lru(rows, calibration.spread)
         if flash_mib_s is not None:
@@ -270,8 +272,16 @@ def prepare(
             trace=trace,
         )
 
-    policies_of_runs = [run.policy for run in replayed]
-    return Prepared(policies_of_runs, budgets, from_pieces, in_one_pass, rows_of, fed_rows, result)
+    return Prepared(
+        [run.policy for run in replayed],
+        [place[bound] if bound else None for bound in bounds],
+        budgets,
+        from_pieces,
+        in_one_pass,
+        rows_of,
+        fed_rows,
+        result,
+    )
 
 
 def _with_bound(

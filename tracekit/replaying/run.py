@@ -1,11 +1,11 @@
 """`replay`: policies × budgets over one trace."""
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tracekit.arguments import whole
+import numpy as np
+
 from tracekit.formats import ExpertCounts
 from tracekit.policies import Policy
 from tracekit.replaying.budgets import Sizes
@@ -13,7 +13,7 @@ from tracekit.replaying.inputs import Kept
 from tracekit.replaying.prepare import DEFAULT_POLICIES, Prepared, prepare
 from tracekit.replaying.result import ReplayResult
 from tracekit.replaying.rows import Row
-from tracekit.replaying.threads import on_threads
+from tracekit.replaying.threads import on_threads, threads_of
 from tracekit.timing import Fit
 from tracekit.trace import Trace
 
@@ -154,51 +154,90 @@ def replay(
         pin_from=pin_from,
         from_disk=from_disk,
         kept=kept,
+        jobs=threads,
     )
-    return work.result(_rows_of_all(work, threads, progress))
+    return work.result(rows_of_all(work, threads, progress))
 
 
-def _rows_of_all(
-    work: Prepared, jobs: int, progress: Callable[[int, int], None] | None
+def rows_of_all(
+    work: Prepared,
+    jobs: int,
+    progress: Callable[[int, int], None] | None = None,
+    budgets_of: Callable[[Policy], Sequence[int]] | None = None,
 ) -> list[list[Row]]:
-    """Run all cells of `work`; return the rows by run and budget."""
-    n_runs, budgets = len(work.policies), work.budgets
+    """Run the cells of `work`; return the rows by run and budget.
+
+    Parameters
+    ----------
+    work : Prepared
+    jobs : int
+        Threads.
+    progress : callable, optional
+        Called with (done, total) cells.
+    budgets_of : callable, optional
+        Which of the budgets a policy is replayed at; all by default. Bounds are replayed where they are
+        needed.
+    """
+    asked = _asked(work, budgets_of)
     size = budgets_a_task(jobs)
-    by_run: list[list[Row]] = [[] for _ in range(n_runs)]
-    done = 0
+    by_run: list[list[Row]] = [[] for _ in work.policies]
+    total, done = sum(map(len, asked)), 0
 
     def tell(cells: int) -> None:
         if progress is not None:
-            progress(cells, n_runs * len(budgets))
+            progress(cells, total)
 
-    if work.from_pieces:
-        n_fed = len(work.from_pieces) * len(budgets)
-        fed = work.fed_rows(
-            work.from_pieces, budgets, size, jobs, lambda share: tell(int(share * n_fed))
-        )
-        for run, rows in zip(work.from_pieces, fed, strict=True):
+    for budgets, runs in _alike(asked, work.from_pieces):
+        n_fed = len(runs) * len(budgets)
+
+        def tell_share(share: float, n: int = n_fed, before: int = done) -> None:
+            tell(before + int(share * n))
+
+        fed = work.fed_rows(runs, budgets, size, jobs, tell_share)
+        for run, rows in zip(runs, fed, strict=True):
             by_run[run] = rows
-        done = n_fed
-    in_memory = [run for run in range(n_runs) if run not in work.from_pieces]
-    at_once = {run: len(budgets) if run in work.in_one_pass else size for run in in_memory}
-    tasks = [(run, start) for run, n in at_once.items() for start in range(0, len(budgets), n)]
-    by_task: dict[tuple[int, int], list[Row]] = {}
-    for index, rows in on_threads(
-        lambda task: work.rows_of(task[0], budgets[task[1] : task[1] + at_once[task[0]]]),
-        tasks,
-        jobs,
-    ):
-        by_task[tasks[index]] = rows
+        done += n_fed
+    in_memory = [run for run in range(len(by_run)) if run not in work.from_pieces]
+    at_once = {run: len(asked[run]) if run in work.in_one_pass else size for run in in_memory}
+    tasks = [
+        (run, asked[run][start : start + n])
+        for run, n in at_once.items()
+        for start in range(0, len(asked[run]), max(n, 1))
+    ]
+    by_task: dict[int, list[Row]] = {}
+    for index, rows in on_threads(lambda task: work.rows_of(*task), tasks, jobs):
+        by_task[index] = rows
         done += len(rows)
         tell(done)
-    for run, start in tasks:
-        by_run[run] += by_task[run, start]
+    for index, (run, _) in enumerate(tasks):
+        by_run[run] += by_task[index]
     return by_run
 
 
-def threads_of(jobs: int | None) -> int:
-    """Return how many threads the argument `jobs` asks for; errors are those of `replay`."""
-    return os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
+def _asked(
+    work: Prepared, budgets_of: Callable[[Policy], Sequence[int]] | None
+) -> list[np.ndarray]:
+    """Return the budgets that each run is replayed at, in the order of those of `work`."""
+    if budgets_of is None:
+        return [work.budgets] * len(work.policies)
+    wanted: list[set[int]] = [set() for _ in work.policies]
+    for run, bound in enumerate(work.bound_of):
+        wanted[run] |= set(budgets_of(work.policies[run]))
+        if bound is not None:
+            wanted[bound] |= wanted[run]
+    return [work.budgets[np.isin(work.budgets, sorted(of_run))] for of_run in wanted]
+
+
+def _alike(
+    asked: Sequence[np.ndarray], runs: Sequence[int]
+) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Give the runs that are asked for at the same budgets together, with these budgets."""
+    together: dict[bytes, list[int]] = {}
+    for run in runs:
+        if len(asked[run]):
+            together.setdefault(asked[run].tobytes(), []).append(run)
+    for of_same in together.values():
+        yield asked[of_same[0]], of_same
 
 
 def budgets_a_task(jobs: int) -> int:

@@ -15,7 +15,7 @@ from tracekit.trace import Trace
 DROPPED = -1
 
 
-def lookup_of_slots(trace: Trace, batches: Batches) -> np.ndarray:
+def lookup_of_slots(trace: Trace, batches: Batches, n_batches: int | None = None) -> np.ndarray:
     """Return the lookup that each slot belongs to, int64 [rows, k]; `DROPPED` if it had none.
 
     Parameters
@@ -23,20 +23,22 @@ def lookup_of_slots(trace: Trace, batches: Batches) -> np.ndarray:
     trace : Trace
     batches : Batches
         Of that trace.
+    n_batches : int, optional
+        The first of them whose slots are wanted; all by default.
     """
-    routing = trace.routing(["pass", "layer", "experts"])
-    layer = np.searchsorted(trace.moe_layers, routing["layer"])
-    begins = np.ones(len(layer), np.int64)
-    begins[1:] = (np.diff(routing["pass"]) != 0) | (np.diff(layer) != 0)
-    batch = np.cumsum(begins) - 1
-    key = layer[:, None] * batches.n_expert + routing["experts"]
-    wanted = batch[:, None] * batches.n_keys + key
-    batch_of_lookup = np.repeat(np.arange(len(batches)), batches.lookups)
-    known = batch_of_lookup * batches.n_keys + batches.keys
-    order = np.argsort(known)
-    at = np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)
-    found = order[at]
-    return np.where(known[found] == wanted, found, DROPPED)
+    row_start = batch_rows(trace)[: None if n_batches is None else n_batches + 1]
+    experts = trace.routing(["experts"])["experts"][: row_start[-1]]
+    found = np.empty(experts.shape, np.int64)
+    _lookup_of_slots(
+        experts,
+        row_start,
+        batches.batch_start,
+        batches.keys,
+        batches.n_expert,
+        np.full(batches.n_expert, DROPPED, np.int64),
+        found,
+    )
+    return found
 
 
 def states_of_lookups(trace: Trace, batches: Batches, states: np.ndarray) -> np.ndarray:
@@ -52,16 +54,12 @@ def states_of_lookups(trace: Trace, batches: Batches, states: np.ndarray) -> np.
     states : uint8 [rows, k]
         From `tracekit.routing.residency.recorded_states`.
     """
-    return _first_states(
-        trace.routing(["experts"])["experts"],
-        states,
-        batch_rows(trace),
-        batches.batch_start,
-        batches.keys,
-        batches.n_expert,
-        np.full(len(batches.keys), UNKNOWN, np.uint8),
-        np.zeros(batches.n_expert, np.int64),
-    )
+    lookups = lookup_of_slots(trace, batches)
+    counts = (states != LEFT_OUT) & (lookups != DROPPED)
+    found = np.full(len(batches.keys), UNKNOWN, np.uint8)
+    # Backwards, so that the first slot has the last word.
+    found[lookups[counts][::-1]] = states[counts][::-1]
+    return found
 
 
 def batch_rows(trace: Trace) -> np.ndarray:
@@ -72,25 +70,22 @@ def batch_rows(trace: Trace) -> np.ndarray:
     return np.concatenate(([0], np.flatnonzero(begins) + 1, [n_rows]))[: n_rows + 1]
 
 
-# Each batch notes where its lookups stand; each of them takes the state of its first slot. An expert
-# that was dropped was not looked up, and has no place.
+# Each batch notes where the lookups of its experts stand. Where an expert was dropped, no lookup stands.
 @kernel
-def _first_states(
+def _lookup_of_slots(
     experts: np.ndarray,
-    states: np.ndarray,
     row_start: np.ndarray,
     batch_start: np.ndarray,
     keys: np.ndarray,
     n_expert: int,
-    found: np.ndarray,
     place: np.ndarray,
-) -> np.ndarray:
-    for b in range(batch_start.size - 1):
+    found: np.ndarray,
+) -> None:
+    for b in range(row_start.size - 1):
         for p in range(batch_start[b], batch_start[b + 1]):
             place[keys[p] % n_expert] = p
-        # Backwards, so that the first slot has the last word.
-        for row in range(row_start[b + 1] - 1, row_start[b] - 1, -1):
-            for slot in range(experts.shape[1] - 1, -1, -1):
-                if states[row, slot] != LEFT_OUT:
-                    found[place[experts[row, slot]]] = states[row, slot]
-    return found
+        for row in range(row_start[b], row_start[b + 1]):
+            for slot in range(experts.shape[1]):
+                found[row, slot] = place[experts[row, slot]]
+        for p in range(batch_start[b], batch_start[b + 1]):
+            place[keys[p] % n_expert] = DROPPED

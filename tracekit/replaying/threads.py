@@ -1,13 +1,21 @@
 """Work on several threads, which Ctrl-C ends at once."""
 
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
+from tracekit.arguments import whole
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def threads_of(jobs: int | None) -> int:
+    """Return how many threads the argument `jobs` asks for; errors are those of `replay`."""
+    return os.cpu_count() or 1 if jobs is None else whole("jobs", jobs, 1, "a number of threads")
 
 
 def on_threads(

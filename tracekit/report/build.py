@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from tracekit.formats import as_trace
 from tracekit.plots.kinds import KINDS, Choices
 from tracekit.replaying.inputs import Kept
 from tracekit.report import accuracy, acting, caching, headline, matrix, overview, short, times
+from tracekit.report.long import studied
 from tracekit.report.pictures import Picture, draw
 from tracekit.report.render import render
 from tracekit.trace import Trace, TraceError
@@ -87,16 +89,17 @@ def build_report(
     replayed = caching.DEFAULT_POLICIES if policies is None else policies
     fitted = times.fit_of(trace)
     cache = step(caching.replay_table(trace, replayed, cache_bytes, seed, jobs, bypass, fitted))
-    scored = step(accuracy.score(trace, predictors, seed, jobs))
+    tried = studied(trace)
+    scored = step(accuracy.score(tried.trace, predictors, seed, jobs))
     kept: Kept = {}  # each predictor is asked once, for the advice and for what acts on it
     budget = cache.main if cache_bytes else None
-    advised = step(short.advice_of(trace, budget, kept) if advice and not bypass else None)
-    acted = step(acting.compare_with_lru(trace, scored, cache, seed, kept))
+    advised = step(short.advice_of(tried.trace, budget, kept) if advice and not bypass else None)
+    acted = step(acting.compare_with_lru(tried.trace, scored, cache, seed, kept))
     browser = step(_browser(trace, cache))
     drawn = {name for names in kinds.values() for name in names}
-    frames = scored.frames | step(times.frames(trace, fitted, drawn, bypass, seed, jobs))
+    frames = scored.frames | step(times.frames(trace, cache, fitted, drawn, seed, jobs))
     if "horizon" in drawn:
-        frames |= accuracy.by_horizon(trace, scored, seed, jobs)
+        frames |= accuracy.by_horizon(tried.trace, scored, seed, jobs)
 
     def picture(name: str) -> Picture:
         kind = KINDS[name]
@@ -109,14 +112,14 @@ def build_report(
     return render(
         title=trace.facts.model.name or "A model without a name",
         lead=overview.lead(trace),
-        warnings=[*trace.warnings, *scored.alarm],
+        warnings=[*trace.warnings, *tried.warnings, *scored.alarm],
         figures=headline.figures(trace, scored.scored, cache),
-        short=short.in_short(trace, advised, scored.scored, cache, acted),
+        short=short.in_short(trace, advised, scored.scored, cache, acted, tried.is_excerpt),
         facts=overview.facts(trace),
-        accuracy=scored,
+        accuracy=replace(scored, notes=[*tried.notes, *scored.notes]),
         cache=cache,
         cache_lead=headline.of_cache(trace, cache),
-        acting=acted,
+        acting=replace(acted, notes=[*tried.notes, *acted.notes]),
         matrix=browser,
         pictures=drawings,
         colophon=f"Made by tracekit {version()} from {trace.name}, seed {seed}.",
@@ -125,9 +128,10 @@ def build_report(
 
 def _browser(trace: Trace, cache: caching.Cache) -> matrix.Browser:
     try:
-        views, note = caching.views(trace, cache)
+        grid = matrix.shown_grid(trace)
+        views, note = caching.views(trace, grid, cache)
         if not views:
             return matrix.Browser(lacks=cache.lacks)
-        return matrix.pack(trace, views, note)
+        return matrix.pack(trace, grid, views, note)
     except TraceError as error:
         return matrix.Browser(lacks=str(error))

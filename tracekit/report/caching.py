@@ -1,23 +1,27 @@
 """The policy × budget table of the report, and the residency that its matrix can show."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
 
 from tracekit.analysis.budget import DEFAULT_FRACTION, default_budget
-from tracekit.figures import NONE, settings
+from tracekit.figures import NONE, joined, settings
 from tracekit.policies import POLICIES, Batches, Bound, Cell, Policy, load_policy
 from tracekit.policies.bound import PRICES, bounded
-from tracekit.replaying import build_batches, inputs_of, replay, simulate
+from tracekit.replaying import ReplayResult, build_batches, inputs_of, replay, simulate
+from tracekit.replaying.prepare import prepare
 from tracekit.replaying.rows import Row
-from tracekit.replaying.slots import lookup_of_slots
+from tracekit.replaying.run import rows_of_all
+from tracekit.replaying.slots import batch_rows, lookup_of_slots
 from tracekit.replaying.text import of_other_bounds
+from tracekit.replaying.threads import threads_of
 from tracekit.replaying.time_text import interval, typical
+from tracekit.report.long import budgets_of_long
 from tracekit.report.matrix import View, recorded_view, replayed_view
 from tracekit.report.words import counted, mib, percent
-from tracekit.routing.grid import DecodeGrid, decode_grid, decode_order
+from tracekit.routing.grid import DecodeGrid, decode_order
 from tracekit.routing.turns import n_decode_passes
 from tracekit.timing import Fit
 from tracekit.trace import Trace, TraceError, UsageError
@@ -131,6 +135,8 @@ class Cache:
         The engine may drop at once what it has just used.
     sizes : Sizes or None
         None where there are no figures.
+    result : ReplayResult or None
+        Of which all this was made; of a long trace it has more budgets, for curves.
     """
 
     budgets: list[Budget] = field(default_factory=list)
@@ -140,6 +146,7 @@ class Cache:
     lacks: str | None = None
     bypass: bool = False
     sizes: Sizes | None = None
+    result: ReplayResult | None = None
 
     @property
     def of_bound(self) -> str:
@@ -200,11 +207,12 @@ def replay_table(
         if not sizes.in_bytes and cache_bytes is None:
             main = None
             result = replay(trace, loaded, cache_fraction=FRACTIONS, bypass=bypass, jobs=jobs)
+            everything = result
         else:
             main = default_budget(trace)
             given = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
-            time = fitted or False
-            result = replay(trace, loaded, cache_bytes=given, bypass=bypass, jobs=jobs, time=time)
+            main = main if main in given else given[-1]
+            result, everything = _replayed(trace, loaded, given, main, jobs, bypass, fitted)
     except TraceError as error:
         return Cache(lacks=str(error), bypass=bypass)
     rows = sorted(result.rows, key=_budget_of)
@@ -228,7 +236,38 @@ def replay_table(
         main if main in replayed else replayed[-1],
         bypass=bypass,
         sizes=sizes,
+        result=everything,
     )
+
+
+def _replayed(
+    trace: Trace,
+    policies: Sequence[Policy],
+    budgets: Sequence[int],
+    main: int,
+    jobs: int | None,
+    bypass: bool,
+    fitted: Fit | None,
+) -> tuple[ReplayResult, ReplayResult]:
+    """Replay `policies` at `budgets`, some of a long trace at `main` only.
+
+    What comes second has the budgets of the curves of a long trace too.
+    """
+    asked = budgets_of_long(trace, budgets, main, fitted is not None)
+    everywhere = sorted({size for policy in policies for size in asked(policy)})
+    work = prepare(trace, policies, cache_bytes=everywhere, bypass=bypass, time=fitted or False)
+    by_run = rows_of_all(work, threads_of(jobs), budgets_of=asked)
+    in_table = [[row for row in rows if row.budget in budgets] for rows in by_run]
+    result, everything = work.result(in_table), work.result(by_run)
+    few = [policy.name for policy in policies if len(asked(policy)) < len(budgets)]
+    if not few:
+        return result, everything
+    names = list(dict.fromkeys(few))
+    note = (
+        f"The trace is long: {joined(names)} {'was' if len(names) == 1 else 'were'} replayed at "
+        f"{mib(main)} only; `tracekit replay` takes any budget."
+    )
+    return replace(result, notes=[note, *result.notes]), everything
 
 
 def _loaded(name: str, seed: int) -> Policy:
@@ -285,13 +324,15 @@ def _params(policy: Policy) -> str:
     return text and f"({text})"
 
 
-def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
-    """Return what the matrix can show, and a sentence if the page has no room for all of it.
+def views(trace: Trace, grid: DecodeGrid, cache: Cache) -> tuple[list[View], str | None]:
+    """Return what the matrix of `grid` can show, and a sentence if the page has no room for all of it.
 
     What was recorded comes first, then every policy at the main budget, then at the others.
     """
-    grid = decode_grid(trace)
     found = []
+    left_out = []
+    if grid.n_tokens < trace.n_decoded:
+        left_out.append(f"the first {grid.n_tokens:,} of {trace.n_decoded:,} decoded tokens")
     if trace.has("residency"):
         budget = "" if trace.budget_bytes is None else f", {mib(trace.budget_bytes)}"
         found.append(recorded_view(trace, grid, f"as recorded{budget}"))
@@ -300,11 +341,11 @@ def views(trace: Trace, cache: Cache) -> tuple[list[View], str | None]:
     runs = [r for r in cache.by_main_first() if not (r.replayed.lossy or r.is_bound)]
     if runs:
         found += _replayed_views(trace, grid, runs[:room], cache)
-    if len(runs) <= room:
+    if len(runs) > room:
+        left_out.append(f"{room} of the {len(runs)} replays above")
+    if not left_out:
         return found, None
-    return found, (
-        f"To keep the page small, the matrix shows {room} of the {len(runs)} replays above."
-    )
+    return found, f"To keep the page small, the matrix shows {joined(left_out)}."
 
 
 def _replayed_views(
@@ -319,11 +360,16 @@ def _replayed_views(
     """
     batches = build_batches(trace, bypass=cache.bypass, equal_sizes=True)
     sizes = cache.sizes or Sizes.of(trace)
-    lookups = lookup_of_slots(trace, batches)[decode_order(trace)].reshape(grid.experts.shape)
+    rows = decode_order(trace)[: grid.n_tokens * grid.n_layers]
+    n_shown = int(np.searchsorted(batch_rows(trace), rows.max(), side="right"))
+    shown = np.arange(n_shown)
+    lookups = lookup_of_slots(trace, batches, n_shown)[rows].reshape(grid.experts.shape)
     shared: dict[tuple[str, int], Batches] = {}
     for row in runs:
         policy = row.replayed
         inputs = inputs_of(policy, trace, batches, shared=shared)
+        if not (policy.offline or policy.needs_predictor):  # what comes later changes nothing
+            inputs = inputs.only(shown)
         (cell,) = simulate(policy, inputs, np.array([row.budget], np.int64), per_lookup=True)
         if not isinstance(cell, Cell) or cell.hit is None:
             raise UsageError(

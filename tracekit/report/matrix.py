@@ -22,6 +22,8 @@ from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE, MISS, PREFETCHED
 
 CHUNK_LOOKUPS = 1 << 16
+# A lookup takes about a byte of page for its expert, and more with a weight: this is some 5 MB.
+MOST_LOOKUPS = 4_000_000
 NOT_LOOKED_UP = 3  # beside the residency codes of a trace: dropped, or not recorded
 UNKNOWN_WEIGHT = 255
 WEIGHT_STEPS = 254
@@ -76,7 +78,7 @@ class Browser:
 
 def recorded_view(trace: Trace, grid: DecodeGrid, label: str) -> View:
     """Return the residency that the engine recorded."""
-    states = recorded_decode_states(trace).reshape(grid.experts.shape)
+    states = recorded_decode_states(trace).ravel()[: grid.experts.size].reshape(grid.experts.shape)
     states[states > PREFETCHED] = NOT_LOOKED_UP
     return View("the engine", label, states)
 
@@ -96,15 +98,20 @@ def replayed_view(lookups: np.ndarray, hit: np.ndarray, group: str, label: str) 
     return View(group, label, states)
 
 
-def pack(trace: Trace, views: Sequence[View], note: str | None = None) -> Browser:
-    """Pack the decoded tokens of `trace`, under each of `views`."""
+def shown_grid(trace: Trace) -> DecodeGrid:
+    """Return the decoded tokens that the matrix shows: the first of them, if there are many."""
     grid = decode_grid(trace)
+    return grid.first(max(1, MOST_LOOKUPS // (grid.n_layers * grid.top_k)))
+
+
+def pack(trace: Trace, grid: DecodeGrid, views: Sequence[View], note: str | None = None) -> Browser:
+    """Pack the tokens of `grid`, which is the `shown_grid` of `trace`, under each of `views`."""
     weights = decode_weights(trace, grid) if trace.has("weights") else None
     per_token = grid.n_layers * grid.top_k
     chunk_tokens = max(1, CHUNK_LOOKUPS // per_token)
     id_type = np.uint8 if trace.n_expert <= 256 else np.dtype("<u2")
     scale = None if weights is None else _weight_scale(weights)
-    pieces = _pieces(trace)
+    pieces = _pieces(trace, grid.n_tokens)
     blobs = []
     for chunk, start in enumerate(range(0, grid.n_tokens, chunk_tokens)):
         here = slice(start, start + chunk_tokens)
@@ -149,14 +156,14 @@ def _levels(weights: np.ndarray, scale: float) -> bytes:
     return bytes(known.astype(np.uint8))
 
 
-def _pieces(trace: Trace) -> list[str | None] | None:
-    """Return the text of each decoded token; what cannot be seen, or is no UTF-8, as its escape."""
+def _pieces(trace: Trace, n_tokens: int) -> list[str | None] | None:
+    """Return the text of the first decoded tokens; what cannot be seen, or is no UTF-8, as its escape."""
     if not trace.has_steps("piece"):
         return None
     steps = trace.steps(["phase", "piece"])
     return [
         None if piece is None else visible(piece.decode(errors="backslashreplace"))
-        for piece in steps["piece"][steps["phase"] == DECODE]
+        for piece in steps["piece"][steps["phase"] == DECODE][:n_tokens]
     ]
 
 

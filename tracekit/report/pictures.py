@@ -1,4 +1,4 @@
-"""The plots of the report: each drawn for a narrow column, as SVG or PNG, whichever is smaller."""
+"""The plots of the report: each drawn for a narrow column, as SVG, or as PNG if it has many marks."""
 
 import base64
 import io
@@ -16,6 +16,7 @@ from tracekit.trace import Trace, TracekitError
 
 SIZE = (5.2, 3.6)  # inches: the width of the column it stands in, so that its text stays readable
 PNG_DPI = 144
+MOST_SVG_BYTES = 80_000  # a PNG takes 20 to 60 kB, and drawing both takes twice as long
 LEGEND_CHARACTERS = 84  # in one line of the legend
 
 
@@ -89,9 +90,9 @@ def _encoded(figure: Figure) -> tuple[str, int, int]:
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     # The salt makes the same figure the same text.
     with mpl.rc_context({"svg.hashsalt": "tracekit"}):
-        svg = _saved(figure, "svg", metadata={"Date": None})
-    png = _saved(figure, "png", dpi=PNG_DPI)
-    kind, data = ("svg+xml", svg) if len(svg) <= len(png) else ("png", png)
+        kind, data = "svg+xml", _saved(figure, "svg", metadata={"Date": None})
+    if len(data) > MOST_SVG_BYTES:
+        kind, data = "png", _saved(figure, "png", dpi=PNG_DPI)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}", width, height
 
 

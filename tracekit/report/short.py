@@ -48,10 +48,20 @@ def in_short(
     accuracy: Sequence[Scored],
     cache: Cache,
     acting: Acting,
+    is_of_excerpt: bool = False,
 ) -> list[Topic]:
-    """Return the advice by its topics; without any, the main figures in words."""
+    """Return the advice by its topics; without any, the main figures in words.
+
+    Commands are left out where they would show other figures, since the advice is of an excerpt.
+    """
     if advice is None:
         sentences = [*of_cache(trace, cache), *filter(None, [acting.verdict])]
         return [Topic("", [*sentences, *of_accuracy(trace, accuracy)])]
-    found = [Topic(*topic) for topic in advice.by_topic()]
+    found = [
+        Topic(title, sentences, [] if is_of_excerpt else commands)
+        for title, sentences, commands in advice.by_topic()
+    ]
+    if is_of_excerpt:
+        whole = "This advice is of an excerpt; `tracekit advise` tries all of the trace."
+        found.insert(0, Topic("Of an excerpt", [whole]))
     return [*found, *([Topic("What would say more", advice.lacking)] if advice.lacking else [])]

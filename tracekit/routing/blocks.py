@@ -5,7 +5,7 @@ order they ran, in bounded memory. This module knows nothing of what is predicte
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -153,7 +153,22 @@ class Block:
             self.decode_pass[start:stop],
             np.maximum(previous_row, -1),
             {name: values[start:stop] for name, values in self.columns.items()},
-            before=self.cut(row, row + 1) if row >= 0 else self.before,
+            before=self._alone(row) if row >= 0 else self.before,
+        )
+
+    def _alone(self, row: int) -> "Block":
+        """Return the token of `row` as a block of its own, which knows no token before it."""
+        one = slice(row, row + 1)
+        return Block(
+            self.turn,
+            self.start + row,
+            self.start_in_turn + row,
+            self.step[one],
+            self.experts[one],
+            self.kept[one],
+            self.decode_pass[one],
+            np.full(1, -1),
+            {name: values[one] for name, values in self.columns.items()},
         )
 
     def last_token(self) -> "Block | None":
@@ -161,17 +176,14 @@ class Block:
         rows = np.flatnonzero(self.kept)
         if not len(rows):
             return self.before
-        last = slice(int(rows[-1]), int(rows[-1]) + 1)
-        return Block(
-            self.turn,
-            self.start + last.start,
-            self.start_in_turn + last.start,
-            self.step[last].copy(),
-            self.experts[last].copy(),
-            self.kept[last].copy(),
-            self.decode_pass[last].copy(),
-            np.full(1, -1),
-            {name: values[last].copy() for name, values in self.columns.items()},
+        last = self._alone(int(rows[-1]))
+        return replace(
+            last,
+            step=last.step.copy(),
+            experts=last.experts.copy(),
+            kept=last.kept.copy(),
+            decode_pass=last.decode_pass.copy(),
+            columns={name: values.copy() for name, values in last.columns.items()},
         )
 
 

@@ -49,6 +49,12 @@ class DecodeGrid:
         """Experts of one routing."""
         return int(self.experts.shape[2])
 
+    def first(self, n_tokens: int) -> "DecodeGrid":
+        """Return the grid of the first `n_tokens` tokens, or of all if there are fewer."""
+        return DecodeGrid(
+            self.turn[:n_tokens], self.step[:n_tokens], self.layer, self.experts[:n_tokens]
+        )
+
 
 def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
     """Read the decode routings of `trace` as a grid.
@@ -84,8 +90,9 @@ def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
 
 
 def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:
-    """Read the final weights of `grid`, the grid of `trace`: float32 [T, L, k], NaN if unknown."""
-    return decode_rows(trace, ["weights"])["weights"].reshape(grid.experts.shape)
+    """Read the final weights of `grid`, the first tokens of `trace`: float32 [T, L, k], NaN if unknown."""
+    weights = decode_rows(trace, ["weights"])["weights"]
+    return weights[: grid.n_tokens * grid.n_layers].reshape(grid.experts.shape)
 
 
 def decode_order(trace: Trace) -> np.ndarray:

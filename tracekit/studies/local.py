@@ -5,8 +5,8 @@ In: courses. Out: the same, each with its part of the result.
 
 from collections.abc import Callable, Sequence
 
-from tracekit.replaying.run import budgets_a_task, threads_of
-from tracekit.replaying.threads import on_threads
+from tracekit.replaying.run import budgets_a_task
+from tracekit.replaying.threads import on_threads, threads_of
 from tracekit.studies.course import Course
 from tracekit.studies.held import Held
 

@@ -224,3 +224,57 @@ class WithColumn(Rows):
     def has_values(self, column: str) -> bool:
         """Say whether `column` exists and is not all null."""
         return column == self._field.name or self._rows.has_values(column)
+
+
+class SpanRows(Rows):
+    """Some stretches of the rows of another table, one after the other; nothing is copied until it is read.
+
+    Parameters
+    ----------
+    rows : Rows
+    spans : sequence of (int, int)
+        Start and stop of each stretch, ascending; none is empty.
+    """
+
+    def __init__(self, rows: Rows, spans: Sequence[tuple[int, int]]):
+        self._rows = rows
+        self._starts = np.array([start for start, _ in spans], np.int64)
+        stops = np.array([stop for _, stop in spans], np.int64)
+        self._ends = np.cumsum(stops - self._starts)
+        self.schema = rows.schema
+        self.n_rows = int(self._ends[-1]) if len(self._ends) else 0
+        self.in_memory = rows.in_memory
+
+    @property
+    def group_ends(self) -> np.ndarray:
+        """Where the stretches end, and the row groups inside them."""
+        firsts = self._ends - np.diff(self._ends, prepend=0)
+        inside = [
+            ends[(ends > start) & (ends < start + stop - first)] - start + first
+            for ends in [self._rows.group_ends]
+            for start, first, stop in zip(self._starts, firsts, self._ends, strict=True)
+        ]
+        return np.unique(np.concatenate([*inside, self._ends])).astype(np.int64)
+
+    def read_each(
+        self, columns: Sequence[str], spans: Iterable[tuple[int, int]]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of each of `spans`."""
+        for start, stop in spans:
+            parts = list(self._rows.read_each(columns, self._of_other(start, stop)))
+            yield pa.concat_tables(parts)
+
+    def has_values(self, column: str) -> bool:
+        """Say whether `column` exists and is not all null in the whole of the other table."""
+        return self._rows.has_values(column)
+
+    def _of_other(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the stretches of the other table that rows `start` to `stop` are; at least one."""
+        found = []
+        first = 0
+        for place, end in zip(self._starts.tolist(), self._ends.tolist(), strict=True):
+            low, high = max(start, first), min(stop, end)
+            if low < high:
+                found.append((place + low - first, place + high - first))
+            first = end
+        return found or [(0, 0)]
