@@ -112,6 +112,7 @@ def test_help_on_a_full_disk_fails_with_a_sentence(option):
     assert done.stderr == "Error: Reading or writing failed: No space left on device.\n"
 
 
+@pytest.mark.slow
 def test_a_command_runs_with_stdout_closed(small):
     done = run_process("info", small, preexec_fn=lambda: os.close(1))
     assert (done.code, done.err) == (0, "")

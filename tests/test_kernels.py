@@ -379,6 +379,7 @@ def test_what_calls_a_helper_without_a_file_is_compiled_again(tmp_path):
     assert found == [{"name": [20, n], "no_file": [20, 0]} for n in range(2)]
 
 
+@pytest.mark.slow
 def test_plain_python_calls_the_same_helpers(tmp_path):
     answers = call(tmp_path, 3, NUMBA_DISABLE_JIT="1")
     assert {way: answers[way] for way in WAYS} == {way: [30, 0] for way in WAYS}

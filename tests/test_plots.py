@@ -325,6 +325,7 @@ def test_a_timeline_shows_its_shades_in_the_legend(small):
     np.testing.assert_allclose(shades["half prefetched, half hit"], (hit + read) / 2)
 
 
+@pytest.mark.slow
 def test_a_caption_is_drawn_only_where_it_is_asked_for(small):
     ax = plots.plot_curves(analysis.hit_rate_curves(small))
     assert ax.figure.get_supxlabel() == ""

@@ -9,7 +9,6 @@ from textwrap import dedent, indent
 import numpy as np
 import pytest
 from cli_helpers import run
-from families import slow_unless
 from predict_traces import toy, trace_of
 
 import tracekit.predictors.base
@@ -393,8 +392,9 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
     assert done.stdout.startswith("lowest ")
 
 
-@pytest.mark.parametrize("name", slow_unless(["predict", "replay"], "predict"))
-@pytest.mark.parametrize("owner", slow_unless(["chosen", "chosen_ids:Chosen"], "chosen_ids:Chosen"))
+@pytest.mark.slow  # a process each
+@pytest.mark.parametrize("name", ["predict", "replay"])
+@pytest.mark.parametrize("owner", ["chosen", "chosen_ids:Chosen"])
 def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, owner):
     (recorded.parent / "chosen_ids.py").write_text(
         dedent("""

@@ -407,6 +407,7 @@ WRONG = [
 SLOW_TO_CATCH = (
     (KnowsNothingOnline, checks.only_learned_predictors_depend_on_other_turns),
     (LearnsBeforeItIsAsked, checks.looks_only_back),
+    (ReadsItsOwnRouting, checks.looks_only_back),
 )
 
 

@@ -85,6 +85,7 @@ def test_a_command_that_replays_nothing_imports_no_numba(folder, command):
     assert loaded_by(folder, command) == []
 
 
+@pytest.mark.slow  # every command
 def test_commands_that_replay_nothing_import_no_numba_one_after_the_other(folder):
     """What a command imports stays loaded, so the first that imports too much is seen."""
     commands = [*WITHOUT_NUMBA, "import x.parquet -o parquet.trace --force"]

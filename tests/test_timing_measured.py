@@ -136,6 +136,7 @@ def test_a_cache_of_5000_mib_is_refused_and_at_most_holds(measured):
             assert measured.typical_ms(f"{day}/{after}") > p.at_least_ms
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_measured_token(measured):
     inside = [
         p.low_ms <= measured.typical_ms(after) <= p.high_ms

@@ -153,7 +153,8 @@ main()
 """
 
 
-@pytest.mark.parametrize("tokens", slow_unless([150, 1000], 150))
+@pytest.mark.slow  # a process that draws at every pass
+@pytest.mark.parametrize("tokens", [150, 1000])
 def test_a_terminal_that_is_closed(model: Path, tmp_path: Path, tokens: int) -> None:
     out = tmp_path / "run.trace"
     terminal, end = pty.openpty()

@@ -62,6 +62,7 @@ def test_ctrl_c_waits_for_guarded_work() -> None:
     assert done == [True]
 
 
+@pytest.mark.slow
 def test_the_most_experts_that_the_graph_has_room_for() -> None:
     path = datasets.model_path()
     with pytest.raises(UsageError, match=r"64 experts per token") as caught:

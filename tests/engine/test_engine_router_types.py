@@ -46,6 +46,7 @@ def test_rounding_the_gate_input_is_the_whole_difference(
         assert np.array_equal(np.sort(order), np.sort(rows["experts"][at]))
 
 
+@pytest.mark.slow
 def test_the_report_names_the_rounding(of_q8_0: Trace) -> None:
     result = predict(of_q8_0, ["ctrl"])
     assert 0.98 < result.record("ctrl")["slot_accuracy"] < 1
