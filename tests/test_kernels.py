@@ -99,7 +99,7 @@ DAMAGE = {
 
 
 @compiled_only
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", slow_unless(DAMAGE, "a bit of the content", "two files"))
 def test_machine_code_that_was_damaged_is_made_anew(cache, damage):
     """Machine code with a flipped bit would run as well."""
     assert kernel(double)(2) == 4
