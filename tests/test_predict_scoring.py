@@ -125,6 +125,14 @@ def test_previous_token_crosses_blocks():
     assert np.concatenate([b.has_previous for b in parts]).tolist() == [False] + [True] * 9
 
 
+def test_a_block_that_is_cut_knows_one_token_before_it():
+    whole = next(iter(blocks.decode_blocks(trace_of(toy(turns=(10, 5))))))
+    part = whole.cut(6, 9)
+    assert part.before.step.tolist() == [whole.step[5]]
+    assert part.before.before is None  # all that ran would hang on it
+    np.testing.assert_array_equal(part.previous("experts", 2), whole.previous("experts", 2)[6:9])
+
+
 @given(st.data())
 @settings(max_examples=60, deadline=None)
 def test_rank_and_names_equal_sorting(data):

@@ -58,6 +58,10 @@ def benchmarks(folder: Path, trace: Path | None, is_quick: bool) -> Iterator[Ben
     ]
     commands += [f"info {big}", f"predict {big} --predictor prev-token"]
     yield Benchmark("Replay from disk", "command_memory.py", commands)
+    long, page = str(folder / "long.trace"), str(folder / "long.html")
+    of_report = [long, "--layers", "48", "--lookups"]
+    yield Benchmark("Report", "large_trace.py", [*of_report, "1e5" if is_quick else "7.68e6"])
+    yield Benchmark("Report", "command_memory.py", [f"report {long} -o {page}"])
     slots = ["--slots", "200000"]
     yield Benchmark("Importing", "import_speed.py", [str(folder)], slots)
     yield Benchmark("Scoring predictors", "recall_speed.py", quick=["--pairs", "1"])

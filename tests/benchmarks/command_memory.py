@@ -1,8 +1,8 @@
-"""Peak memory and processor time of commands, one process each.
+"""Time and peak memory of commands, one process each.
 
     python tests/benchmarks/command_memory.py "info big.trace" "predict big.trace --predictor prev-token"
 
-The peak is the kernel's VmHWM of the process itself: ``ru_maxrss`` survives exec, and would count
+Times are those of the processor and of the clock. The peak is the kernel's VmHWM of the process itself: ``ru_maxrss`` survives exec, and would count
 the memory of whoever started it.
 """
 
@@ -28,8 +28,8 @@ main()
 """
 
 
-def measured(command: str) -> tuple[float, float, int]:
-    """Run a command; return its processor time in s, its peak memory in MiB, and its exit code."""
+def measured(command: str) -> tuple[float, float, float, int]:
+    """Run a command; return its times in s, of processor and clock, its peak in MiB, and its exit code."""
     before = os.times()
     run = subprocess.run(
         [sys.executable, "-c", _CHILD, *shlex.split(command)], capture_output=True, text=True
@@ -39,7 +39,8 @@ def measured(command: str) -> tuple[float, float, int]:
         print(run.stderr, file=sys.stderr)
     cpu_s = sum(after[2:4]) - sum(before[2:4])
     found = re.search(r"PEAK (\d+)", run.stderr)
-    return cpu_s, int(found[1]) / 1024 if found else float("nan"), run.returncode
+    peak_mib = int(found[1]) / 1024 if found else float("nan")
+    return cpu_s, after.elapsed - before.elapsed, peak_mib, run.returncode
 
 
 def main() -> None:
@@ -50,9 +51,12 @@ def main() -> None:
     given = arguments.parse_args()
     for _ in range(given.runs):
         for command in given.commands:
-            cpu_s, peak_mib, code = measured(command)
+            cpu_s, clock_s, peak_mib, code = measured(command)
             failed = f", exit code {code}" if code else ""
-            print(f"{cpu_s:7.1f} s {peak_mib:8,.0f} MiB  {command}{failed}", flush=True)
+            print(
+                f"{cpu_s:7.1f} s ({clock_s:,.1f} s) {peak_mib:8,.0f} MiB  {command}{failed}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -40,22 +40,30 @@ def working_set(trace: Trace | str | Path) -> pd.DataFrame:
 
 
 def _since_start(trace: Trace) -> pd.DataFrame:
-    routing = trace.routing(["pass", "phase", "layer", "experts"])
     n_expert, expert_bytes = trace.n_expert, trace.expert_bytes
-    layer = np.searchsorted(trace.moe_layers, routing["layer"])
-    passes, first_row, row_pass = np.unique(routing["pass"], return_index=True, return_inverse=True)
-    first_pass = np.full(len(expert_bytes) * n_expert, len(passes))
-    keys = layer[:, None] * n_expert + routing["experts"]
-    np.minimum.at(first_pass, keys.ravel(), np.repeat(row_pass, keys.shape[1]))
+    never = np.iinfo(np.int64).max
+    first_pass = np.full(len(expert_bytes) * n_expert, never)
+    phases: list[np.ndarray] = []
+    n_passes, latest = 0, -1
+    for rows in trace.iter_routing(["pass", "phase", "layer", "experts"]):
+        begins = np.diff(rows["pass"], prepend=latest) != 0
+        place = n_passes - 1 + np.cumsum(begins)
+        phases.append(rows["phase"][begins])
+        n_passes, latest = int(place[-1]) + 1, int(rows["pass"][-1])
+        keys = (
+            np.searchsorted(trace.moe_layers, rows["layer"])[:, None] * n_expert + rows["experts"]
+        )
+        is_new = first_pass[keys] == never
+        np.minimum.at(first_pass, keys[is_new], place[np.nonzero(is_new)[0]])
 
-    used = np.flatnonzero(first_pass < len(passes))
-    new_experts = np.bincount(first_pass[used], minlength=len(passes))
-    new_bytes = np.zeros(len(passes), np.int64)
+    used = np.flatnonzero(first_pass < never)
+    new_experts = np.bincount(first_pass[used], minlength=n_passes)
+    new_bytes = np.zeros(n_passes, np.int64)
     np.add.at(new_bytes, first_pass[used], expert_bytes[used // n_expert])
     return pd.DataFrame(
         {
             "span": START,
-            "tokens": np.cumsum(routing["phase"][first_row] == DECODE),
+            "tokens": np.cumsum(np.concatenate(phases) == DECODE),
             "distinct_experts": np.cumsum(new_experts),
             "distinct_bytes": np.cumsum(new_bytes),
         }
@@ -68,16 +76,20 @@ def _since_start(trace: Trace) -> pd.DataFrame:
 def _in_windows(trace: Trace) -> pd.DataFrame:
     grid = decode_grid(trace)
     expert_bytes = trace.expert_bytes[np.searchsorted(trace.moe_layers, grid.layer)]
-    idle = token_gaps(grid.experts, trace.n_expert).idle_stretches()
     window = np.arange(1, grid.n_tokens + 1)
-    # Σ over n of idle[n] · max(0, n - w + 1), for every w: the tail summed twice.
-    absent = np.cumsum(np.cumsum(idle[:, ::-1], axis=1), axis=1)[:, ::-1][:, 1:]
-    present = trace.n_expert - absent / (grid.n_tokens - window + 1)
+    n_distinct, n_bytes = np.zeros(grid.n_tokens), np.zeros(grid.n_tokens)
+    for layer, size in enumerate(expert_bytes):
+        (idle,) = token_gaps(grid.experts[:, layer : layer + 1], trace.n_expert).idle_stretches()
+        # Σ over n of idle[n] · max(0, n - w + 1), for every w: the tail summed twice.
+        absent = np.cumsum(np.cumsum(idle[::-1]))[::-1][1:]
+        present = trace.n_expert - absent / (grid.n_tokens - window + 1)
+        n_distinct += present
+        n_bytes += size * present
     return pd.DataFrame(
         {
             "span": WINDOW,
             "tokens": window,
-            "distinct_experts": present.sum(axis=0),
-            "distinct_bytes": expert_bytes @ present,
+            "distinct_experts": n_distinct,
+            "distinct_bytes": n_bytes,
         }
     )

@@ -47,14 +47,14 @@ def holds(bits: np.ndarray, position: int) -> np.uint64:
     return found
 
 
+# Most words are not empty, but a processor cannot guess which: so all three levels are written.
 @inlined
 def add(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.int64) -> None:
     """Put `position` into the set."""
     w = position >> 6
-    if bits[w] == 0:
-        words[w >> 6] |= _ONE << np.uint64(63 - (w & 63))
-        groups[w >> 12] |= _ONE << np.uint64(63 - ((w >> 6) & 63))
     bits[w] |= _ONE << np.uint64(63 - (position & 63))
+    words[w >> 6] |= _ONE << np.uint64(63 - (w & 63))
+    groups[w >> 12] |= _ONE << np.uint64(63 - ((w >> 6) & 63))
 
 
 @inlined
