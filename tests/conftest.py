@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import gc
 import os
 import signal
 import sys
@@ -11,6 +12,12 @@ import pytest
 def pytest_configure() -> None:
     """Let Ctrl-C come to the tests that press it: a job in the background ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking through thousands of collected tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

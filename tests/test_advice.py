@@ -199,6 +199,7 @@ def test_a_model_of_one_layer_has_nothing_to_read_ahead():
     assert {finding.topic for finding in advice.findings} <= {"policy", "cache size"}
 
 
+@pytest.mark.slow  # a whole phone trace
 def test_the_times_of_another_recording_are_in_the_commands(phone_traces, tmp_path):
     folder = tmp_path / "a folder"
     folder.mkdir()

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from exact_engine import session
+from families import slow_unless
 from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
 
 from tracekit.formats import open_any
@@ -184,11 +185,14 @@ def _same_slots(trace: Trace, values: np.ndarray, other: Trace) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("written", "ran", "reason"),
-    [
-        (1000, 1, "one token a pass in prompts"),
-        (100, 1000, "prompts in one pass"),
+    slow_unless(
+        [
+            (1000, 1, "one token a pass in prompts"),
+            (100, 1000, "prompts in one pass"),
+            (1000, 512, "prompts in passes of 512 tokens"),
+        ],
         (1000, 512, "prompts in passes of 512 tokens"),
-    ],
+    ),
 )
 def test_other_passes_of_prompts_are_found(written, ran, reason):
     """The engine evaluated a prompt of 700 tokens in passes of another size than the file has."""
@@ -291,6 +295,7 @@ def test_a_recording_of_our_own_is_the_recorders_fault():
     )
 
 
+@pytest.mark.slow  # cut at each of many lines
 def test_a_file_that_is_cut_in_a_pass_is_compared(tmp_path):
     lines = session(5).text.replace(f"cache_bytes={session(5).budget}", "cache_bytes=5000")
     path = tmp_path / "run.csv"

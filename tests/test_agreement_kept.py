@@ -44,6 +44,7 @@ def commands(trace, tmp_path) -> list[list]:
     ]
 
 
+@pytest.mark.slow
 def test_every_command_says_once_that_a_file_differs(falsified, tmp_path):
     for command in commands(falsified, tmp_path):
         done = run(*command)

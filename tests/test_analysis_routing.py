@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 import numpy as np
 import pandas as pd
 import pytest
+from families import slow_unless
 from routing_traces import make_trace, routings
 
 from tracekit import analysis
@@ -168,24 +169,31 @@ def test_a_trace_without_a_decoded_token_says_so(question):
         question(make_trace(decode=0))
 
 
+# Those of the fast suite: of a trace, of its routing, of a replay, of a predictor.
 @pytest.mark.parametrize(
     "question",
-    [
-        analysis.accuracy_by_history,
-        analysis.accuracy_by_horizon,
-        analysis.accuracy_by_layer,
+    slow_unless(
+        [
+            analysis.accuracy_by_history,
+            analysis.accuracy_by_horizon,
+            analysis.accuracy_by_layer,
+            analysis.default_budget,
+            analysis.expert_popularity,
+            analysis.hit_rate_curves,
+            analysis.hit_rate_gains,
+            analysis.overlap_by_lag,
+            analysis.read_bytes_by_token,
+            analysis.recall_by_named,
+            analysis.residency_timeline,
+            analysis.reuse_distance,
+            analysis.routing_concentration,
+            analysis.working_set,
+        ],
         analysis.default_budget,
         analysis.expert_popularity,
-        analysis.hit_rate_curves,
-        analysis.hit_rate_gains,
-        analysis.overlap_by_lag,
-        analysis.read_bytes_by_token,
-        analysis.recall_by_named,
         analysis.residency_timeline,
-        analysis.reuse_distance,
-        analysis.routing_concentration,
-        analysis.working_set,
-    ],
+        analysis.accuracy_by_layer,
+    ),
     ids=lambda question: question.__name__,
 )
 def test_a_trace_may_be_given_by_its_name(question, tmp_path):

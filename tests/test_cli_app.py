@@ -74,6 +74,7 @@ def test_a_closed_pipe_ends_the_command_quietly(small):
     running.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_question_marks():
     done = run_process("formats", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.code, done.err) == (0, "")
@@ -96,6 +97,7 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.slow
 def test_a_command_runs_with_stderr_closed(small):
     done = run_process("info", small, "--format", "json", preexec_fn=lambda: os.close(2))
     assert done.code == 0
@@ -110,6 +112,7 @@ def test_help_on_a_full_disk_fails_with_a_sentence(option):
     assert done.stderr == "Error: Reading or writing failed: No space left on device.\n"
 
 
+@pytest.mark.slow
 def test_a_command_runs_with_stdout_closed(small):
     done = run_process("info", small, preexec_fn=lambda: os.close(1))
     assert (done.code, done.err) == (0, "")
@@ -144,6 +147,7 @@ def test_a_full_disk_leaves_nothing_half_written(small, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["small.csv"]
 
 
+@pytest.mark.slow
 def test_an_import_onto_a_full_disk_leaves_nothing(tmp_path):
     big = write_csv(tmp_path / "big.csv", csv_lines(decode=500))
     done = run_process(
@@ -247,7 +251,9 @@ main()
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+@pytest.mark.parametrize(
+    ("no_color", "coloured"), slow_unless([("", True), ("1", False)], ("", True))
+)
 def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path, no_color, coloured):
     terminal, end = pty.openpty()
     environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}
@@ -259,6 +265,7 @@ def test_a_terminal_gets_colours_unless_no_color_is_set(tmp_path, no_color, colo
     assert (b"\x1b[" in printed) is coloured
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_and_keeps_the_exit_code(tmp_path):
     debug = {**os.environ, "TRACEKIT_DEBUG": "1"}
     done = run_process("info", tmp_path / "gone", env=debug)
@@ -294,6 +301,7 @@ def test_a_bug_of_the_program_raises(monkeypatch, small):
         run("info", small)
 
 
+@pytest.mark.slow  # imports all of tracekit
 def test_every_public_name_can_be_imported():
     code = """
 import sys

@@ -114,6 +114,7 @@ def test_zsh_and_fish_are_told_what_a_name_means(completed):
     ]
 
 
+@pytest.mark.slow  # a shell; the words that it asks for are tested in this process
 def test_the_script_completes_in_bash(folder):
     program = folder / "bin" / "tracekit"
     program.parent.mkdir()

@@ -8,7 +8,6 @@ import os
 import pyarrow.parquet as pq
 import pytest
 from cli_helpers import csv_lines, run, run_process, write_csv
-from families import slow_unless
 
 KEYS = {
     *("policy", "params", "cache_bytes", "cache_mib", "lookups", "hits", "hit_rate_cumulative"),
@@ -182,6 +181,7 @@ def test_predictors_alone_give_the_json_of_predict(small):
     assert json.loads(done.out)["schema"] == "tracekit.predict/1"
 
 
+@pytest.mark.slow  # test_own_modules runs one
 def test_a_class_of_the_user_is_found_in_the_current_directory(small, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from tracekit.policies import LRU\n"
@@ -306,7 +306,8 @@ def test_a_fault_in_a_users_class_is_explained(small, tmp_path, cls, code, sente
     assert sentence.format(file=file) in done.err
 
 
-@pytest.mark.parametrize("cls", slow_unless(["Raises", "Odd"], "Raises"))
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", ["Raises", "Odd"])
 def test_a_fault_in_a_users_class_is_traced_if_asked_for(small, tmp_path, cls):
     (tmp_path / "own.py").write_text(OWN)
     debug = {**os.environ, "TRACEKIT_DEBUG": "1"}
@@ -314,6 +315,7 @@ def test_a_fault_in_a_users_class_is_traced_if_asked_for(small, tmp_path, cls):
     assert "Traceback" in run_process(*arguments, cwd=tmp_path, env=debug).err
 
 
+@pytest.mark.slow
 def test_a_module_that_does_not_load(small, tmp_path):
     (tmp_path / "own.py").write_text("x = nowhere")
     done = run_process("replay", small, "--policy", "own:Mine", cwd=tmp_path)

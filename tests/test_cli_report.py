@@ -36,6 +36,7 @@ def test_options_reach_the_report(trace, tmp_path):
     assert "static-hot" not in text.partition("accuracy-caption")[2].partition("</table>")[0]
 
 
+@pytest.mark.slow
 def test_report_prints_the_warnings_of_a_trace(trace, tmp_path):
     edit_facts(trace, lambda facts: facts.update(complete=False))
     done = run("report", trace, "-o", tmp_path / "x.html")

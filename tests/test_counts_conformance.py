@@ -105,7 +105,7 @@ def test_counts_are_no_trace(name, write):
     assert "counts" in sentence
 
 
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", slow_unless(SAMPLED, "imatrix", "sglang-csv"))
 def test_every_command_opens_counts_or_says_why_not(name, write, tmp_path):
     path = write(COUNTS_SAMPLES[name].files)
     for command in (["replay"], ["predict"], ["report", "-o", tmp_path / "x.html"]):

@@ -27,7 +27,7 @@ def rows_of(drafts: bool) -> list[str]:
     return rows
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "drafts"])
+@pytest.fixture(params=[pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "drafts"])
 def cut(request, tmp_path):
     def cut(left_out: int, name: str = "x.csv") -> Trace:
         rows = rows_of(request.param)

@@ -124,6 +124,7 @@ def test_a_study_shows_its_claims(tmp_path):
     assert "1 of 2 claims hold." in text
 
 
+@pytest.mark.slow
 def test_results_import_no_plot():
     code = (
         "import sys, tracekit, tracekit.replaying, tracekit.scoring, tracekit.studies;"

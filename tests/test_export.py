@@ -58,7 +58,7 @@ def engine_trace(seed, tmp_path):
 
 @pytest.mark.parametrize("ending", READ_AGAIN)
 @pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 40))]
+    "seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 40))]
 )
 def test_what_an_engine_wrote_comes_back(seed, ending, tmp_path):
     """Chunked prompts, drafts of several tokens, rejections, cancels, turns, unequal sizes."""

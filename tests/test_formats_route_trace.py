@@ -138,6 +138,7 @@ def test_a_budget_in_the_preamble_is_the_recorded_one(write):
 # ---- a recorder that was killed -----------------------------------------------------------------
 
 
+@pytest.mark.slow  # cut at every byte
 def test_a_file_cut_near_its_end_is_read_up_to_its_last_whole_routing(write):
     content = text(turn(0)).encode()
     lines = content.splitlines(keepends=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import runs_of_models as runs
+from families import slow_unless
 
 import tracekit
 from tracekit.formats import ImportOptions, import_any, open_any
@@ -346,7 +347,7 @@ def test_arrays_that_do_not_fit_are_refused_with_one_sentence(case):
 # ---- gzip, and import as a stream ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [*TABLES, "npz"])
+@pytest.mark.parametrize("kind", slow_unless([*TABLES, "npz"], "npz"))
 def test_a_large_run_streams_to_the_same_trace(kind, write, tmp_path, monkeypatch):
     """Chunks of a few passes, and pieces of a few lines, make the trace that the whole makes."""
     run = runs.made(prompts=6, layers=5, k=4, seed=9)

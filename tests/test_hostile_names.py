@@ -68,6 +68,7 @@ def test_a_policys_own_name_in_the_table(trace):
     assert raw_in(json.dumps(result.to_json())) == []
 
 
+@pytest.mark.slow  # four pictures
 def test_a_policys_own_name_in_pictures(trace):
     result = tracekit.replay(trace, [Hostile(), "lru"], cache_mib=[0, 0.01])
     axes = result.plot()

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
 import numba
 import pytest
+from families import slow_unless
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from tracekit.kernels import inlined, kernel
@@ -52,6 +54,7 @@ def test_no_folder_for_machine_code(monkeypatch):
     assert kernel(double)(2) == 4
 
 
+@pytest.mark.slow
 @compiled_only
 def test_every_loop_does_without_such_a_folder():
     code = (
@@ -66,8 +69,9 @@ def test_every_loop_does_without_such_a_folder():
 
 
 @compiled_only
-@pytest.mark.parametrize("ending", ["nbi", "nbc"])
-@pytest.mark.parametrize("left", [0, 50])
+@pytest.mark.parametrize(
+    ("left", "ending"), slow_unless(product([0, 50], ["nbi", "nbc"]), (0, "nbi"), (50, "nbc"))
+)
 def test_machine_code_that_was_cut_short_is_made_anew(cache, ending, left):
     assert kernel(double)(2) == 4
     (file,) = cache.rglob(f"*.{ending}")
@@ -95,7 +99,7 @@ DAMAGE = {
 
 
 @compiled_only
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", slow_unless(DAMAGE, "a bit of the content", "two files"))
 def test_machine_code_that_was_damaged_is_made_anew(cache, damage):
     """Machine code with a flipped bit would run as well."""
     assert kernel(double)(2) == 4
@@ -122,6 +126,7 @@ def test_whatever_goes_wrong_with_the_cache_is_no_error(cache, monkeypatch):
     assert kernel(double)(2) == 4
 
 
+@pytest.mark.slow  # two processes compile
 @compiled_only
 def test_a_file_that_changes_before_the_first_call_leaves_no_machine_code_of_before(tmp_path):
     """Else the next process would run what the file held when this one was imported."""
@@ -357,6 +362,7 @@ def test_numba_alone_does_not_see_it(calls):
 # Nobody can say later whether a helper without a file is still the same.
 
 
+@pytest.mark.slow  # a process compiles
 @compiled_only
 def test_what_calls_a_helper_without_a_file_is_not_kept(tmp_path):
     ways = ["no_file", "constant"]
@@ -373,6 +379,7 @@ def test_what_calls_a_helper_without_a_file_is_compiled_again(tmp_path):
     assert found == [{"name": [20, n], "no_file": [20, 0]} for n in range(2)]
 
 
+@pytest.mark.slow
 def test_plain_python_calls_the_same_helpers(tmp_path):
     answers = call(tmp_path, 3, NUMBA_DISABLE_JIT="1")
     assert {way: answers[way] for way in WAYS} == {way: [30, 0] for way in WAYS}

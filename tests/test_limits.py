@@ -82,6 +82,7 @@ def test_more_experts_than_any_model_has_are_refused(tmp_path):
     assert "17 layers of 65,536 experts are more than the 1,048,576 experts" in sentence
 
 
+@pytest.mark.slow
 def test_layers_far_apart_are_not_drawn(tmp_path):
     lines = csv_lines()
     lines[1] = "# model=a arch=b n_layer=32768 n_expert=8 n_expert_used=2"

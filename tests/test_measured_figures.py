@@ -43,6 +43,7 @@ def test_recall_names_what_it_was_found_to(phone_traces, name):
     assert found == pytest.approx(list(known.values()), abs=0.5)
 
 
+@pytest.mark.slow
 def test_recall_gate_names_at_least_what_it_was_found_to(phone_traces):
     trace = opened(phone_traces, "bundled-2026-11.trace")
     rows = tracekit.predict(trace, ["recall-gate"], list(RECALL_GATE)).rows

@@ -27,7 +27,7 @@ TIMED = ("time", "time-curves", "layer-times")  # which need the times of tokens
 DRAWN_ONCE = {
     *("horizon", "recall", "history", "gains", "time", "time-curves", "layer-times", "read-bytes"),
     *("popularity-sorted", "reuse", "reuse-tokens", "overlap", "concentration", "pinning"),
-    *("predictability", "popularity"),
+    *("predictability", "popularity", "working-set"),
 }
 NEEDY = ("horizon", "history", "overlap", *TIMED)  # which cannot do with one token of one layer
 
@@ -129,6 +129,7 @@ def test_drawing_touches_no_global_state(small, with_times, name, monkeypatch):
         assert settings() == before
 
 
+@pytest.mark.slow
 def test_the_plots_are_imported_without_pyplot():
     code = "import sys, tracekit.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -266,6 +267,7 @@ def test_bound_shows_where_it_is_beladys_line(small):
     assert line(ax, "bound (each load is kept)").get_zorder() > line(ax, "belady").get_zorder()
 
 
+@pytest.mark.slow  # four pictures
 def test_numbers_of_an_axis_are_written_as_in_the_legend():
     trace = synthesize(4, 16, 2, 40, expert_bytes=1 << 30)
     for name, axis in (("curves", "x"), ("gains", "x"), ("working-set", "y"), ("reuse", "x")):
@@ -305,6 +307,7 @@ def test_a_budget_that_nobody_named_is_said_to_be_an_example(small, recorded, na
     assert "notes" not in KINDS[name].compute(recorded, Choices()).attrs
 
 
+@pytest.mark.slow  # three pictures
 def test_a_timeline_shows_its_shades_in_the_legend(small):
     shades = {"all hit", "half missed", "all missed"}
     frame = analysis.residency_timeline(small, "lru")
@@ -322,6 +325,7 @@ def test_a_timeline_shows_its_shades_in_the_legend(small):
     np.testing.assert_allclose(shades["half prefetched, half hit"], (hit + read) / 2)
 
 
+@pytest.mark.slow
 def test_a_caption_is_drawn_only_where_it_is_asked_for(small):
     ax = plots.plot_curves(analysis.hit_rate_curves(small))
     assert ax.figure.get_supxlabel() == ""

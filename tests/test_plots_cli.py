@@ -90,6 +90,7 @@ def test_a_picture_says_what_it_is_of(trace, tmp_path):
     assert "<!-- small, small.csv -->" in out.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_name_that_the_font_lacks_is_drawn_without_a_word(tmp_path):
     trace = write_csv(tmp_path / "名前 $x$.csv")
     done = run("plot", "popularity", trace, "-o", tmp_path / "x.png")
@@ -164,6 +165,7 @@ def test_an_existing_picture_is_kept(trace, tmp_path):
     assert out.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_what_was_left_out_is_said_on_stderr(trace, tmp_path):
     done = run("plot", "predictability", trace, "-o", tmp_path / "x.png")
     assert done.code == 0

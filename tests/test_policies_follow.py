@@ -47,6 +47,7 @@ def ported(monkeypatch):
     return Noting(), victims
 
 
+@pytest.mark.slow  # its oracle is in test_policies_conformance
 def test_the_port_gives_the_same_victims(ported):
     policy, victims = ported
     batches = build_batches(tracekit.open_trace("bundled:tiny-moe-64e.trace"))

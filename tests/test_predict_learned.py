@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from families import slow_unless
 from predict_traces import Toy, toy, trace_of
 
 from tracekit.policies import Retention
@@ -157,7 +158,10 @@ def test_combined_is_ridge_with_a_table_that_knows_neither_turn():
 
 
 @pytest.mark.parametrize(
-    "predictor", ["static-hot", "token-table", "layer-lag", "stale-gate-fit", "combined"]
+    "predictor",
+    slow_unless(
+        ["static-hot", "token-table", "layer-lag", "stale-gate-fit", "combined"], "combined"
+    ),
 )
 def test_a_turn_is_never_learned_from_while_it_is_scored(predictor):
     run, changed = drifting(turns=(150,) * 4), drifting(turns=(150,) * 4)

@@ -9,7 +9,6 @@ from textwrap import dedent, indent
 import numpy as np
 import pytest
 from cli_helpers import run
-from families import slow_unless
 from predict_traces import toy, trace_of
 
 import tracekit.predictors.base
@@ -196,6 +195,7 @@ def test_interval_holds_the_estimate_and_narrows():
     assert interval(400) < interval(25)
 
 
+@pytest.mark.slow  # two hundred intervals
 def test_interval_covers_as_often_as_it_says():
     # Units whose rates differ, as stretches of text do: a normal interval of single routings would
     # be far too narrow.
@@ -373,6 +373,7 @@ def test_command_writes_every_layer_as_csv(recorded):
     assert len(rows) == 3 * (1 + 4)
 
 
+@pytest.mark.slow
 def test_command_takes_a_class_from_the_current_folder(recorded):
     source = indent(
         dedent("""
@@ -391,8 +392,9 @@ def test_command_takes_a_class_from_the_current_folder(recorded):
     assert done.stdout.startswith("lowest ")
 
 
-@pytest.mark.parametrize("name", slow_unless(["predict", "replay"], "replay"))
-@pytest.mark.parametrize("owner", slow_unless(["chosen", "chosen_ids:Chosen"], "chosen_ids:Chosen"))
+@pytest.mark.slow  # a process each
+@pytest.mark.parametrize("name", ["predict", "replay"])
+@pytest.mark.parametrize("owner", ["chosen", "chosen_ids:Chosen"])
 def test_a_parameter_of_a_predictor_is_taken_as_it_is_written(recorded, name, owner):
     (recorded.parent / "chosen_ids.py").write_text(
         dedent("""

@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from families import slow_unless
 from predict_traces import toy, trace_of
 
 from tracekit.policies.retention import Retention
@@ -39,7 +40,7 @@ def without_router(layers: set[int], with_gate_input: bool) -> Trace:
     return Trace.from_tables(trace.facts, table, routing, steps, name="toy.trace")
 
 
-@pytest.mark.parametrize("with_gate_input", [True, False])
+@pytest.mark.parametrize("with_gate_input", slow_unless([True, False], False))
 def test_they_are_unscored_and_the_others_are_scored(with_gate_input: bool) -> None:
     names = [*ROUTED, "ctrl", "prev-token"]
     result = predict(without_router({0, 1}, with_gate_input), names, horizons=[1, 2])

@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+from families import slow_unless
 
 import tracekit
 
@@ -13,7 +14,7 @@ BUDGETS = [250, 500, 750, 1000, 1500, 2000, 2500, 3000, 4000, 6000, 8000]
 MIB = 2**20
 
 
-@pytest.fixture(scope="module", params=TRACES)
+@pytest.fixture(scope="module", params=slow_unless(TRACES, "gptoss"))
 def model(request):
     return request.param
 

@@ -272,6 +272,7 @@ def test_a_layer_holds_exactly_its_slots(whole, slots):
     assert row.cache_slots == slots
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(whole=runs(), slots=st.integers(0, 6))
 def test_other_policies_have_the_bytes_of_all_slots(whole, slots):

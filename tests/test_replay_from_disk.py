@@ -37,11 +37,14 @@ def both(trace, policies, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"cache_mib": [1, 2.4], "per_layer": True, "flash_mib_s": 1500},
-        {"cache_slots": [3, 20], "skip": 40},
-        {"cache_mib": 0.5, "bypass": True},
+        pytest.param(
+            {"cache_mib": [1, 2.4], "per_layer": True, "flash_mib_s": 1500},
+            id="layers",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"cache_slots": [3, 20], "skip": 40}, id="slots and skip"),
+        pytest.param({"cache_mib": 0.5, "bypass": True}, id="bypass", marks=pytest.mark.slow),
     ],
-    ids=["layers", "slots and skip", "bypass"],
 )
 def test_the_figures_are_those_of_memory(trace, small_pieces, options):
     in_memory, from_disk = both(trace, FED, **options)

@@ -99,6 +99,7 @@ def test_text_of_a_trace_stays_text(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_pieces_that_are_not_utf8_are_written_as_escapes(tmp_path):
     path = write(tmp_path / "x.trace", n_turns=1, prefill=0, n_tokens=2)
     edit_pieces(path, [b"caf\xc3\xa9", b"\xe2\x28"])
@@ -327,6 +328,7 @@ def test_a_meagre_trace_has_a_report_that_says_what_it_lacks(tmp_path, lacking, 
     assert page.config()["tokens"] > 0
 
 
+@pytest.mark.slow
 def test_a_trace_without_a_decoded_token_has_a_report():
     page = report(make_trace(decode=0), pictures=True)
     assert page.says("The trace holds no decoded token; record with -n 1 or more")
@@ -388,6 +390,7 @@ def without_seconds(text):
     return re.sub(r"in \d+\.\d s", "", text)
 
 
+@pytest.mark.slow  # a second page
 def test_the_same_trace_gives_the_same_page(trace, text, pictures):
     again = build_report(trace, pictures=pictures, advice=False)
     assert without_seconds(again) == without_seconds(text)

@@ -1,7 +1,6 @@
 """The report: it begins with the advice, and says how long a token takes where a trace says it."""
 
 import pytest
-from families import slow_unless
 from report_pages import Page, plain, report
 from timed_runs import timed
 
@@ -64,11 +63,8 @@ def test_a_trace_without_times_says_so_once():
     assert "has no wall_ms of its tokens" in lacks
 
 
-@pytest.mark.parametrize(
-    "options",
-    slow_unless([{"advice": False}, {"advice": True, "bypass": True}], {"advice": False}),
-    ids=str,
-)
+@pytest.mark.slow  # a page of its own each; other pages of the fast suite are without advice
+@pytest.mark.parametrize("options", [{"advice": False}, {"advice": True, "bypass": True}], ids=str)
 def test_without_advice_the_main_figures_are_put_into_words(trace, options):
     short = report(trace, **options).by_id("short")["text"]
     assert "global LRU finds" in plain(short)

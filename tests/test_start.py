@@ -85,6 +85,7 @@ def test_a_command_that_replays_nothing_imports_no_numba(folder, command):
     assert loaded_by(folder, command) == []
 
 
+@pytest.mark.slow  # every command
 def test_commands_that_replay_nothing_import_no_numba_one_after_the_other(folder):
     """What a command imports stays loaded, so the first that imports too much is seen."""
     commands = [*WITHOUT_NUMBA, "import x.parquet -o parquet.trace --force"]
@@ -103,6 +104,7 @@ def test_a_format_imports_what_it_reads_with(folder):
     assert loaded_by(folder, "import x.parquet -o alone.trace") == ["pyarrow.compute"]
 
 
+@pytest.mark.slow
 def test_a_replay_imports_no_frames_and_no_pictures(folder):
     loaded = loaded_by(folder, "replay x.csv --policy lru,belady,bound")
     assert not {"pandas", "matplotlib", "pyarrow.dataset", "scipy.linalg", "distributed"} & {

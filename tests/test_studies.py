@@ -19,7 +19,7 @@ from tracekit.trace import TracekitError, UsageError, synthesize, write_trace
 REPLAYS = Path(__file__).parents[1] / "replays"
 # Studies that take a second are rerun behind the slow marker; a new one is not.
 LONG = ("recall", "bypass", "predictors-bundled", "accuracy", "speculation", "predictors")
-LONG += ("published-curves", "cliff", "policies", "time", "layer-lag")
+LONG += ("published-curves", "cliff", "policies", "time", "layer-lag", "ring-phone")
 SHIPPED = sorted(REPLAYS.glob("*.toml"))
 
 STUDY = """

@@ -57,6 +57,7 @@ def test_an_executor_gives_the_same_to_the_last_bit(study, expected):
     assert seen == [(i, n_units) for i in range(1, n_units + 1)]
 
 
+@pytest.mark.slow
 def test_finished_work_is_not_done_again(study, expected, tmp_path):
     kept = tmp_path / "kept.jsonl"
     check_same(sweep(study, finished=kept), expected)
@@ -66,6 +67,7 @@ def test_finished_work_is_not_done_again(study, expected, tmp_path):
     assert (idle.n_calls, again.n_added) == (0, 0)
 
 
+@pytest.mark.slow
 def test_only_cells_that_are_new_are_run(own_study, tmp_path):
     kept = tmp_path / "kept.jsonl"
     sweep(own_study, finished=kept)

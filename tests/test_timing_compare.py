@@ -39,6 +39,7 @@ def test_equal_configurations_are_rarely_told_apart_and_a_fifth_mostly_is():
     assert share_shown(np.tile(ABBA, 2), 0.2, 10_000) >= 0.97
 
 
+@pytest.mark.slow  # hundreds of comparisons
 def test_few_tries_show_the_same():
     assert share_shown(ABBA, 0.0, 400) <= 0.09
     assert share_shown(np.tile(ABBA, 2), 0.2, 200) >= 0.93

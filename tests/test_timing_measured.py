@@ -136,6 +136,7 @@ def test_a_cache_of_5000_mib_is_refused_and_at_most_holds(measured):
             assert measured.typical_ms(f"{day}/{after}") > p.at_least_ms
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_measured_token(measured):
     inside = [
         p.low_ms <= measured.typical_ms(after) <= p.high_ms
@@ -156,6 +157,7 @@ def test_runs_without_a_cache_cannot_be_fitted(measured):
             fit(wall_ms=tokens.wall_ms, read_bytes=tokens.read_bytes)
 
 
+@pytest.mark.slow  # every pair of measured runs
 def test_a_cache_that_is_switched_on_or_off_is_refused(measured):
     refused = 0
     for before, tokens in measured.tokens.items():

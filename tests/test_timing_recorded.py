@@ -88,6 +88,7 @@ def test_advice_does_not_ask_for_what_is_there(tmp_path: Path) -> None:
     assert not _lacking_of_times(fit(recorded(tmp_path, left_mib=500, captured=[])))
 
 
+@pytest.mark.slow
 def test_runs_that_copied_other_things_are_told(tmp_path: Path) -> None:
     runs = [
         recorded(tmp_path, seed, left_mib=300 + seed, captured=captured)

@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from families import slow_unless
 from trace_recorder import N_LAYER, is_recording, raising, record, writer_for
 
 from tracekit.trace import Trace, TracekitError, UsageError, synthesize, write_trace
@@ -284,7 +283,8 @@ def publish_again_and_again(path: Path, seconds: float) -> int:
     return count
 
 
-@pytest.mark.parametrize(("writers", "seconds"), slow_unless([(2, 0.5), (4, 1.0)], (2, 0.5)))
+@pytest.mark.slow  # in several processes, for a while
+@pytest.mark.parametrize(("writers", "seconds"), [(2, 0.5), (4, 1.0)])
 def test_many_writers_of_one_name(path, writers, seconds):
     with ProcessPoolExecutor(writers, multiprocessing.get_context("spawn")) as pool:
         counts = list(pool.map(publish_again_and_again, [path] * writers, [seconds] * writers))

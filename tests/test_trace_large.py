@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli_helpers import run
+from families import slow_unless
 from recorded_runs import with_residency
 
 from tracekit.formats.source import Source, write_source
@@ -106,7 +107,7 @@ def test_recorded_hit_rates_are_the_same_in_pieces(tmp_path, monkeypatch):
     assert recorded_rates(Trace.open(path)) == whole
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", slow_unless(COLUMNS, "experts", "pass"))
 def test_a_wrong_value_is_refused_in_the_same_words(good, tmp_path, in_pieces, column):
     bad = shutil.copytree(good, tmp_path / "bad.trace")
     table = pq.read_table(good / ROUTING_FILE)
@@ -245,6 +246,7 @@ def counted(asked, batches):
         yield batch
 
 
+@pytest.mark.slow  # two hundred pieces
 def test_row_groups_grow_with_a_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(passes, "GROUP_TOKENS", 4)
     monkeypatch.setattr(passes, "MOST_GROUPS", 4)

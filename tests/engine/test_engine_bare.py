@@ -7,7 +7,6 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from families import slow_unless
 
 from tracekit.trace import Trace
 
@@ -81,7 +80,8 @@ def test_nothing_heavy_is_loaded(bare: Path) -> None:
     assert not loaded & {*NOT_NEEDED, "llama_cpp", "gguf"}
 
 
-@pytest.mark.parametrize("package", slow_unless(["llama_cpp", "gguf"], "llama_cpp"))
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["llama_cpp", "gguf"])
 def test_the_command_without_a_package(
     package: str, bare: Path, model: Path, tmp_path: Path
 ) -> None:

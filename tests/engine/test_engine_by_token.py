@@ -71,6 +71,7 @@ def layers_of(result: dict, key: str) -> list:
     return [layer[key] for layer in result["layers"]]
 
 
+@pytest.mark.slow  # records and predicts twice
 def test_a_token_table_is_exact_and_no_router_guesses(trace_path: Path, tmp_path: Path) -> None:
     # Another recording with the same tokens: the last turn is one token longer.
     model = tiny_models.write(tmp_path / "same.gguf", "deepseek4")

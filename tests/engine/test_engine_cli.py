@@ -59,7 +59,8 @@ def test_the_automatic_budget_is_named(model: Path, tmp_path: Path) -> None:
     assert round(float(words[words.index("--cache-mib") + 1]) * MIB) == budget
 
 
-@pytest.mark.parametrize("is_first_interrupted", slow_unless([False, True], False))
+@pytest.mark.slow  # a process; the fast suite interrupts in this one: test_engine_interrupts
+@pytest.mark.parametrize("is_first_interrupted", [False, True])
 def test_ctrl_c_before_the_first_pass_leaves_an_older_trace(
     model: Path, tmp_path: Path, is_first_interrupted: bool
 ) -> None:
@@ -102,12 +103,10 @@ def test_text_goes_to_stdout(model: Path, tmp_path: Path) -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.slow  # long enough to fill a pipe
 @pytest.mark.parametrize(
     ("shell", "reason"),
-    slow_unless(
-        [("| true", "Broken pipe"), ("> /dev/full", "No space left on device")],
-        ("| true", "Broken pipe"),
-    ),
+    [("| true", "Broken pipe"), ("> /dev/full", "No space left on device")],
 )
 def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, reason: str) -> None:
     out = tmp_path / "run.trace"
@@ -122,6 +121,7 @@ def test_text_that_nobody_reads(model: Path, tmp_path: Path, shell: str, reason:
     assert Trace.open(out).complete
 
 
+@pytest.mark.slow
 def test_a_closed_stdin(model: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tracekit", "record", model, "-o", tmp_path / "run.trace"]
     line = f"{shlex.join(map(str, [*command, '--prompt-file', '-']))} <&-"
@@ -153,7 +153,8 @@ main()
 """
 
 
-@pytest.mark.parametrize("tokens", slow_unless([150, 1000], 150))
+@pytest.mark.slow  # a process that draws at every pass
+@pytest.mark.parametrize("tokens", [150, 1000])
 def test_a_terminal_that_is_closed(model: Path, tmp_path: Path, tokens: int) -> None:
     out = tmp_path / "run.trace"
     terminal, end = pty.openpty()

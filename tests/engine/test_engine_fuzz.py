@@ -9,7 +9,8 @@ import pytest
 FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
 
 
-@pytest.mark.parametrize("cases", [25, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.slow  # the fast suite tries numbers one by one: test_engine_model_file
+@pytest.mark.parametrize("cases", [25, 600])
 def test_numbers_in_a_models_header(cases: int) -> None:
     command = [sys.executable, str(FUZZ / "model_numbers.py"), str(cases), "7"]
     done = subprocess.run(command, capture_output=True, text=True)

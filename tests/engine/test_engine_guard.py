@@ -37,6 +37,7 @@ def test_an_assertion_that_fails(
         session.evaluate([1], want_logits=True)
 
 
+@pytest.mark.slow
 def test_the_process_ends_in_good_order(tmp_path: Path) -> None:
     odd = {"rope.dimension_count": 7}
     path = tiny_models.write(tmp_path / "odd.gguf", "qwen3moe", odd=odd)
@@ -61,6 +62,7 @@ def test_ctrl_c_waits_for_guarded_work() -> None:
     assert done == [True]
 
 
+@pytest.mark.slow
 def test_the_most_experts_that_the_graph_has_room_for() -> None:
     path = datasets.model_path()
     with pytest.raises(UsageError, match=r"64 experts per token") as caught:

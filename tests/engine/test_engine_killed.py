@@ -12,7 +12,7 @@ import pytest
 
 from tracekit.trace import Trace
 
-FAST, ALL = 1, 50
+TIMES = 50
 FIRST_PART_SECONDS = 60.0
 
 
@@ -38,10 +38,8 @@ def closed_passes(out: Path, name: str) -> int:
     return 1 + max(max(pq.read_table(part, columns=["pass"])["pass"].to_pylist()) for part in parts)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(n, marks=[pytest.mark.slow] if n >= FAST else []) for n in range(ALL)],
-)
+@pytest.mark.slow  # the fast suite kills a writer: test_writer
+@pytest.mark.parametrize("number", range(TIMES))
 def test_killed(model: Path, tmp_path: Path, number: int) -> None:
     out = tmp_path / "run.trace"
     process = start(model, out)
@@ -79,6 +77,7 @@ def test_interrupted(model: Path, tmp_path: Path) -> None:
     assert last_line == f"tracekit replay {out}"
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes(model: Path, tmp_path: Path) -> None:
     import resource
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from families import slow_unless
 from runs import TEXT, totals_by_pass
 
 from tracekit.trace import Trace, TracekitError, UsageError
@@ -187,7 +188,7 @@ def test_ctrl_c(model: Path, tmp_path: Path) -> None:
     assert 3 + 5 <= len(trace.steps(["step"])["step"]) <= 3 + 6
 
 
-@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("streamed", slow_unless([True, False], True))
 def test_a_model_cut_while_it_is_recorded(model: Path, tmp_path: Path, streamed: bool) -> None:
     path = Path(shutil.copy(model, tmp_path / "shrinks.gguf"))
     out = tmp_path / "run.trace"
@@ -211,6 +212,7 @@ def test_a_model_cut_while_it_is_recorded(model: Path, tmp_path: Path, streamed:
     assert len(trace.steps(["step"])["step"]) >= 3 + 200
 
 
+@pytest.mark.slow  # fifty turns; the fast suite fills the disk of a writer: test_writer
 def test_a_full_disk(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, really_sync, calls = tmp_path / "run.trace", os.fsync, []
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from families import slow_unless
 from runs import totals_by_pass
 from typer.testing import CliRunner, Result
 
@@ -24,10 +25,7 @@ def run(*arguments: object) -> Result:
 
 @pytest.mark.parametrize(
     "arch",
-    [
-        pytest.param(arch, marks=[] if place % 3 == 0 else [pytest.mark.slow])
-        for place, arch in enumerate(tiny_models.MODELS)
-    ],
+    slow_unless(tiny_models.MODELS, "llama4", "qwen3moe"),
 )
 def test_a_recording_replays_and_is_reproduced(
     arch: str, tiny_model: Callable[[str], Path], tmp_path: Path

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_models
-from families import slow_unless
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 
@@ -29,11 +28,8 @@ def recorded(kind: Type, folder: Path) -> Trace:
     return Trace.open(folder / "run.trace")
 
 
-@pytest.mark.parametrize(
-    "kind",
-    slow_unless(ROUNDED_TO, Type.Q8_0),
-    ids=lambda kind: kind.name,
-)
+@pytest.mark.slow  # the fast suite predicts with rounded routers: test_predict_rounded_routers
+@pytest.mark.parametrize("kind", ROUNDED_TO, ids=lambda kind: kind.name)
 def test_rounding_the_gate_input_is_the_whole_difference(
     kind: Type, of_q8_0: Trace, tmp_path: Path
 ) -> None:
@@ -50,6 +46,7 @@ def test_rounding_the_gate_input_is_the_whole_difference(
         assert np.array_equal(np.sort(order), np.sort(rows["experts"][at]))
 
 
+@pytest.mark.slow
 def test_the_report_names_the_rounding(of_q8_0: Trace) -> None:
     result = predict(of_q8_0, ["ctrl"])
     assert 0.98 < result.record("ctrl")["slot_accuracy"] < 1

@@ -59,6 +59,7 @@ def test_a_session_that_is_dropped_is_closed(model: Path) -> None:
         _ = loaded.pointer
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_a_session_open(model: Path) -> None:
     code = f"""
 import tracekit

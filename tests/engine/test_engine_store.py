@@ -296,6 +296,7 @@ def test_an_error_in_a_helper_is_raised_in_the_caller(
     reader.close()
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_opened_leaves_none_open(stored: Path) -> None:
     gc.collect()  # files of earlier tests must not be closed in between
     before = os.listdir("/proc/self/fd")

@@ -102,6 +102,7 @@ def test_the_automatic_budget(model: Path, bundled: bool) -> None:
         assert session.store.budget == bank_bytes(session.file) < available_memory()
 
 
+@pytest.mark.slow  # a model of forty layers
 def test_memory_holds_what_the_budget_says(tmp_path: Path) -> None:
     path = tiny_models.write(tmp_path / "deep.gguf", "llama", layers=40)
     bank = bank_bytes(ModelFile.open(path))

@@ -58,8 +58,8 @@ class RunInShares(Run):
         shares = np.array([model.shares(budget) for budget in budgets.tolist()])
         self._budgets = budgets
         self._runs = [
-            policy.start(model_of_layer(model, layer), shares[:, layer])
-            for layer in range(model.n_layers)
+            policy.start(model_of_layer(model, layer), share)
+            for layer, share in enumerate(np.ascontiguousarray(shares.T))
         ]
         self._used = np.zeros((model.n_layers, len(budgets)), np.int64)
 

@@ -79,7 +79,8 @@ class LayerTable(PassByPassPredictor):
             return None
         shape = len(one_pass), self.routers.n_layers, self.routers.n_expert
         scores = np.zeros(shape, np.float32)
-        experts = np.ascontiguousarray(one_pass.experts)
+        # A copy: it may be read-only, for which numba would compile a second time.
+        experts = np.array(one_pass.experts, order="C")
         _answer(experts, self.horizon, self._table, self._seen, self._averages, scores)
         return scores
 

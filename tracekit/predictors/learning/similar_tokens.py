@@ -193,7 +193,8 @@ class SimilarTokens:
             weight_of = self._weight_of[sources[1] - sources[0]]
         scores = np.empty((len(block), n_expert), np.float32)
         _vote(
-            np.ascontiguousarray(self._asked[sources[0] : sources[1], rows]),
+            # A copy: a part may be read-only, for which numba would compile a second time.
+            np.array(self._asked[sources[0] : sources[1], rows], order="C"),
             self._known[rows],
             self._history,
             sources[0],
