@@ -112,10 +112,11 @@ def _hits(
             touch = np.int64(touch_of[keys[p]])
             least = np.int64(n_never)  # the least budget that has the key
             if touch >= 0:
-                section, word = touch >> 10, (touch >> 6) & 15
-                count = behind[section] + count_bits(last[touch >> 6] >> np.uint64(touch & 63))
-                for later in range(after.shape[1]):
-                    count += in_word[section, later] & after[word, later]
+                its_section, its_word = touch >> 10, (touch >> 6) & 15
+                count = behind[its_section]
+                count += count_bits(last[touch >> 6] >> np.uint64(touch & 63))
+                for word in range(after.shape[1]):
+                    count += in_word[its_section, word] & after[its_word, word]
                 least = np.int64(least_with[count])
                 if touch >= before and not bypass:
                     least = np.int64(0)
