@@ -402,7 +402,7 @@ def test_a_number_of_another_size_is_read_or_refused(name, number, write):
 
 @pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize(
-    ("seed", "n_mutants"), slow_unless([(0, 20), *((s, 50) for s in range(22))], (0, 20))
+    ("seed", "n_mutants"), slow_unless([(0, 8), *((s, 50) for s in range(22))], (0, 8))
 )
 def test_a_mutated_sample_is_read_or_refused(name, seed, n_mutants, write):
     rng = random.Random(seed)

@@ -105,7 +105,7 @@ def test_every_plot_is_labelled_and_nothing_is_covered(trace, with_times, name):
     assert not any(one.overlaps(other) for one, other in combinations(written, 2))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", mostly(KINDS))
 def test_a_plot_draws_where_it_is_told(small, with_times, name):
     ax = Figure(layout="constrained").subplots()
     kind = KINDS[name]

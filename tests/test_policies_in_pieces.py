@@ -21,7 +21,7 @@ FED = [
     for name in REGISTERED
     if issubclass(POLICIES.find(name), FedPolicy) and name not in ("bound-ahead",)
 ]
-# What the issue of memory was raised for, and must not be lost: a policy that goes back to whole runs.
+# A policy among these that goes back to whole runs is found here.
 KNOWN = {
     *(
         "lru",

@@ -69,7 +69,7 @@ def assert_same(found, expected):
     layers=st.sampled_from([1, 3, 6]),
     block_tokens=st.sampled_from([1, 5, 512]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_recall_is_the_plain_rule(shape, horizon, history, layers, block_tokens):
     trace = wild_trace(**shape)
     horizon = min(horizon, shape["n_layers"] - 1) if horizon != "token" else horizon

@@ -347,7 +347,7 @@ except TracekitError as error:
 """
 
 
-@pytest.mark.parametrize("mode", ["whole", "recording"])
+@pytest.mark.parametrize("mode", slow_unless(["whole", "recording"], "recording"))
 def test_a_full_disk_is_one_sentence(path, mode):
     """A file size limit fails a write as a full disk does, and any user may set one."""
     tests = str(Path(__file__).parent)
