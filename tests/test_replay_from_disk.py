@@ -9,7 +9,6 @@ from tracekit.policies.fed import FedPolicy, Run
 from tracekit.replaying import build_batches, memory, pieces
 from tracekit.replaying.counting import without_first
 from tracekit.replaying.pieces import Pieces
-from tracekit.replaying.threads import one_ahead
 from tracekit.trace import Trace, UsageError
 
 FED = ("lru", "lfu", "layer-lfu", "follow", "belady", "bound")
@@ -140,15 +139,3 @@ def test_a_policy_of_ones_own_that_reads_ahead_holds_the_trace(trace, small_piec
 def test_a_wrong_answer_of_ones_own_policy_is_named(trace, small_pieces):
     with pytest.raises(UsageError, match=r"^Policy 'boasting' is wrong: its feed\(\) returned"):
         tracekit.replay(trace, Boasting(), cache_mib=1, from_disk=True)
-
-
-def test_what_fails_while_a_piece_is_read_is_raised():
-    def items():
-        yield 1
-        raise OSError("the disk is gone")
-
-    got = one_ahead(items())
-    assert next(got) == 1
-    with pytest.raises(OSError, match="the disk is gone"):
-        next(got)
-    assert list(one_ahead(range(5))) == [0, 1, 2, 3, 4]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tracekit.ahead import ahead
 from tracekit.formats.agreement import check_agrees
-from tracekit.formats.ahead import ahead
 from tracekit.formats.options import NOTHING_SAID, ImportOptions
 from tracekit.trace import EngineFacts, ModelFacts, Trace, TraceError, TraceFacts, UsageError
 from tracekit.trace.checks import Locate

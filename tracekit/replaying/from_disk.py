@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from tracekit.ahead import ahead
 from tracekit.policies.base import Batches, Policy
 from tracekit.policies.fed import FedPolicy
 from tracekit.policies.model import Model
@@ -17,7 +18,7 @@ from tracekit.replaying.loads import Loads
 from tracekit.replaying.pieces import Future, Pieces
 from tracekit.replaying.rows import Row
 from tracekit.replaying.tally import Tally
-from tracekit.replaying.threads import on_threads, one_ahead
+from tracekit.replaying.threads import on_threads
 
 
 def can_be_fed(policy: Policy) -> TypeGuard[FedPolicy]:
@@ -79,12 +80,12 @@ def rows_from_disk(
         rows_done += 0 if piece.rows is None else len(piece.rows)
         progress(rows_done / max(1, n_rounds * pieces.trace.n_rows))
 
-    for piece in one_ahead(pieces):
+    for piece in ahead(pieces):
         loads = loads.with_those_of(piece)
         if offline:
             future.note(piece)
         feed(piece, online)
-    for piece in one_ahead(future.of(pieces)) if offline else ():
+    for piece in ahead(future.of(pieces)) if offline else ():
         _ = piece.next_use  # found once, before threads would each do it
         feed(piece, offline)
     return [[row for task in of for row in task.rows()] for of in tasks], loads

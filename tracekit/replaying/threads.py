@@ -3,7 +3,7 @@
 import os
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -56,40 +56,5 @@ def on_threads(
         for _ in items:
             index, outcome = done.get()
             yield index, outcome.result()
-    finally:
-        stop.set()
-
-
-def one_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Iterate over `items`, and get the next one on another thread while one is in use.
-
-    What `items` raises is raised here.
-    """
-    got: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(maxsize=1)
-    stop = threading.Event()
-
-    def give(outcome: tuple[Item] | BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                return got.put(outcome, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def run() -> None:
-        try:
-            for item in items:
-                if stop.is_set():
-                    return
-                give((item,))
-            give(None)
-        except BaseException as error:  # the caller gets it, whatever it is
-            give(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        while (outcome := got.get()) is not None:
-            if isinstance(outcome, BaseException):
-                raise outcome
-            yield outcome[0]
     finally:
         stop.set()

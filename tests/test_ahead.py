@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tracekit.formats.ahead import ahead
+from tracekit.ahead import ahead
 
 
 def test_items_and_errors_come_in_their_order():
