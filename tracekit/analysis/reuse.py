@@ -8,8 +8,7 @@ import pandas as pd
 from tracekit.analysis.budget import budget_of
 from tracekit.analysis.gaps import token_gaps
 from tracekit.formats import as_trace
-from tracekit.policies.depths import hits_and_peaks_at
-from tracekit.policies.stack import hits_at
+from tracekit.policies import LRU
 from tracekit.replaying import build_batches
 from tracekit.routing.grid import decode_grid
 from tracekit.trace import Trace, TraceError, UsageError
@@ -67,10 +66,7 @@ def reuse_distance(
     bank = batches.bank_bytes
     edges = np.unique(np.geomspace(batches.expert_bytes.min(), bank, BINS + 1).astype(np.int64))
     edges[-1] = bank
-    hits = (
-        hits_at(batches, edges) if batches.has_equal_sizes else hits_and_peaks_at(batches, edges)[0]
-    )
-    within = hits[:, 2].sum(axis=1)
+    within = np.array([int(at.hits_decode.sum()) for at in LRU().totals(batches, edges)])
     budget, source = budget_of(trace, cache_bytes), "given"
     if cache_bytes is None:
         source = "default" if trace.budget_bytes is None else "recorded"

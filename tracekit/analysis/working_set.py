@@ -35,7 +35,8 @@ def working_set(trace: Trace | str | Path) -> pd.DataFrame:
         The trace holds no decoded token, or a layer's expert size is missing.
     """
     trace = as_trace(trace)
-    frame = pd.concat([_since_start(trace), _in_windows(trace)], ignore_index=True)
+    in_windows = _in_windows(trace)  # it says what a trace without a decoded token lacks
+    frame = pd.concat([_since_start(trace), in_windows], ignore_index=True)
     return frame.assign(token_cycle_bytes=trace.token_cycle_bytes, bank_bytes=trace.bank_bytes)
 
 

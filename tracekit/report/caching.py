@@ -211,7 +211,8 @@ def replay_table(
         else:
             main = default_budget(trace)
             given = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
-            main = main if main in given else given[-1]
+            if given and main not in given:
+                main = given[-1]
             result, everything = _replayed(trace, loaded, given, main, jobs, bypass, fitted)
     except TraceError as error:
         return Cache(lacks=str(error), bypass=bypass)
@@ -255,8 +256,10 @@ def _replayed(
     """
     asked = budgets_of_long(trace, budgets, main, fitted is not None)
     everywhere = sorted({size for policy in policies for size in asked(policy)})
-    work = prepare(trace, policies, cache_bytes=everywhere, bypass=bypass, time=fitted or False)
-    by_run = rows_of_all(work, threads_of(jobs), budgets_of=asked)
+    threads = threads_of(jobs)
+    time = fitted or False
+    work = prepare(trace, policies, cache_bytes=everywhere, bypass=bypass, time=time, jobs=threads)
+    by_run = rows_of_all(work, threads, budgets_of=asked)
     in_table = [[row for row in rows if row.budget in budgets] for rows in by_run]
     result, everything = work.result(in_table), work.result(by_run)
     few = [policy.name for policy in policies if len(asked(policy)) < len(budgets)]

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import numpy as np
 
@@ -24,30 +23,21 @@ BLOCK_ROWS = 1 << 16
 
 
 class ColumnsAside:
-    """The columns of a digest, each in a file without a name; a context manager.
+    """The columns of a digest, each in a file without a name.
 
     Parameters
     ----------
     folder : Path
-        Where these files are, which take about twice the bytes of the trace until they are closed.
+        Where these files are, which take about twice the bytes of the trace.
+    stack : ExitStack
+        Removes them when it is closed.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, stack: ExitStack):
         self._folder = folder
+        self._stack = stack
         self._files: dict[str, IO[bytes]] = {}
         self._n_rows = 0
-
-    def __enter__(self) -> Self:
-        self._stack = ExitStack()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     def add(self, columns: Mapping[str, np.ndarray]) -> None:
         """Keep the next rows.
@@ -69,8 +59,8 @@ class ColumnsAside:
                 if name not in columns:
                     continue
                 if name not in self._files:
-                    nameless = TemporaryFile(dir=self._folder)  # noqa: SIM115 - ends with the stack
-                    self._files[name] = self._stack.enter_context(nameless)
+                    file = TemporaryFile(dir=self._folder)  # noqa: SIM115 - the stack closes it
+                    self._files[name] = self._stack.enter_context(file)
                 self._files[name].write(np.ascontiguousarray(columns[name]).data)
 
     def digest(self, model: ModelFacts, layers: Mapping[str, np.ndarray]) -> str:

@@ -91,7 +91,7 @@ class TraceStream:
         self._folder = self._stack.enter_context(TraceFolder(self._path, self._force))
         self._files = self._stack.enter_context(ExitStack())
         self._writers: dict[str, GrowingGroups] = {}
-        self._aside = self._stack.enter_context(ColumnsAside(self._folder.now))
+        self._aside = ColumnsAside(self._folder.now, self._stack)
         # Encoding takes about as long as reading and checking; a thread does it meanwhile.
         executor = ThreadPoolExecutor(1, "tracekit-writer")
         self._stack.callback(executor.shutdown, cancel_futures=True)
