@@ -14,7 +14,7 @@ from tracekit.policies import POLICIES, load_policy
 from tracekit.replaying import agreement as agreements
 from tracekit.replaying import build_batches, reasons, replay, simulate
 from tracekit.replaying.agreement import is_plain, verify
-from tracekit.replaying.slots import lookup_of_slots
+from tracekit.replaying.slots import DROPPED, lookup_of_slots
 from tracekit.trace import ModelFacts, Trace, TraceFacts, synthesize
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.columns import from_numpy, to_table
@@ -372,3 +372,21 @@ def test_another_budget_is_found_by_counts_alone():
     found = verify(with_residency(plain(), None, BUDGET, counts=counts))
     assert found.n_passes_mismatched > 5
     assert found.likely_reason == "a budget of 30 MiB gives what was recorded"
+
+
+def test_a_slot_that_was_not_looked_up_has_no_lookup():
+    trace = synthesize(2, 6, 3, 12)
+    batches = build_batches(trace)
+    kept = np.arange(len(batches.keys)) % 3 > 0  # the first expert of each batch is left out
+    fewer = replace(
+        batches,
+        keys=batches.keys[kept],
+        admit_rank=np.tile(np.arange(2, dtype=np.int32), len(batches)),
+        batch_start=2 * np.arange(len(batches) + 1),
+    )
+    found = lookup_of_slots(trace, fewer)
+    rows = trace.routing(["experts", "layer"])
+    keys = np.searchsorted(trace.moe_layers, rows["layer"])[:, None] * 6 + rows["experts"]
+    assert (found == DROPPED).sum(axis=1).tolist() == [1] * len(found)
+    assert (fewer.keys[found[found != DROPPED]] == keys[found != DROPPED]).all()
+    assert (found[found != DROPPED].reshape(-1, 2) // 2 == np.arange(len(batches))[:, None]).all()

@@ -10,7 +10,7 @@ from routing_traces import make_trace, routings
 from tracekit import analysis
 from tracekit.policies import load_policy
 from tracekit.replaying import replay
-from tracekit.trace import TraceError, UsageError
+from tracekit.trace import Trace, TraceError, UsageError, synthesize
 
 TRACES = {
     "several turns": {},
@@ -246,3 +246,19 @@ def test_one_name_or_number_stands_for_a_list():
     ]
     for ask, one, several in pairs:
         pd.testing.assert_frame_equal(ask(trace, *one), ask(trace, *several))
+
+
+def test_a_working_set_is_the_same_whatever_the_blocks(monkeypatch):
+    trace = synthesize(3, 8, 2, 20, 2, prefill=9)
+    whole = analysis.working_set(trace)
+    blocks = Trace.iter_routing
+
+    def in_small_blocks(self, columns, phase=None):
+        for rows in blocks(self, columns, phase):
+            for start in range(
+                0, len(rows["pass"]), 5
+            ):  # passes of prompts, and of tokens, are cut
+                yield {name: values[start : start + 5] for name, values in rows.items()}
+
+    monkeypatch.setattr(Trace, "iter_routing", in_small_blocks)
+    pd.testing.assert_frame_equal(analysis.working_set(trace), whole)

@@ -5,6 +5,7 @@ import pytest
 from report_pages import report
 from report_traces import open_written
 
+from tracekit.policies import LRU
 from tracekit.replaying import replay
 from tracekit.report import long
 from tracekit.report.caching import replay_table
@@ -13,7 +14,7 @@ from tracekit.report.times import frames
 from tracekit.routing.excerpt import excerpt
 from tracekit.routing.grid import decode_grid
 from tracekit.scoring import predict
-from tracekit.trace import synthesize
+from tracekit.trace import UsageError, synthesize
 from tracekit.trace.schema import DECODE
 
 
@@ -104,3 +105,19 @@ def test_rows_of_a_long_trace_are_those_of_a_replay(trace):
     assert of_lfu["cache_bytes"].tolist() == [cache.main]
     assert len(curves[curves["policy"] == "lru"]) > 10
     assert curves["ceiling_decode"].nunique() == 1
+
+
+def test_budgets_that_are_none_are_refused_in_a_sentence(trace):
+    for given, sentence in (([], "no cache budget"), ([1000, "x"], "bytes, not 'x'")):
+        with pytest.raises(UsageError, match=sentence):
+            replay_table(trace, ["lru"], given, 0, 1)
+
+
+def test_a_class_derived_from_a_quick_policy_is_not_taken_for_one(trace, as_long):
+    class Own(LRU):
+        """It may take as long as it likes."""
+
+    main = trace.bank_bytes // 4
+    asked = long.budgets_of_long(trace, [1000, main], main, has_times=False)
+    assert len(asked(LRU())) > 2
+    assert asked(Own()) == [main]

@@ -65,6 +65,18 @@ def test_lru_at_all_budgets_is_what_it_is_at_each_of_a_long_run(expert_bytes, by
     check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
 
 
+@pytest.mark.parametrize("bypass", [False, True])
+def test_lru_counts_over_several_sections_of_touches(bypass):
+    trace = synthesize(2, 2000, 8, 1500, 2, prefill=9, expert_bytes=7)
+    batches = build_batches(trace, bypass=bypass)
+    numbered = 4 * batches.n_keys  # then the touches are numbered anew
+    assert len(batches.keys) > numbered
+    assert len(np.unique(batches.keys[:numbered])) > 1024  # touches of a section
+    budgets = np.linspace(0, batches.bank_bytes, 40).astype(np.int64)
+    lru = load_policy("lru")
+    check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=cases(equal_sizes=True))
 def test_hits_of_belady_and_limits_at_all_budgets_are_those_at_each(case):

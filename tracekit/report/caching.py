@@ -11,6 +11,8 @@ from tracekit.figures import NONE, joined, settings
 from tracekit.policies import POLICIES, Batches, Bound, Cell, Policy, load_policy
 from tracekit.policies.bound import PRICES, bounded
 from tracekit.replaying import ReplayResult, build_batches, inputs_of, replay, simulate
+from tracekit.replaying.batches import model_of
+from tracekit.replaying.budgets import budgets_in_bytes
 from tracekit.replaying.prepare import prepare
 from tracekit.replaying.rows import Row
 from tracekit.replaying.run import rows_of_all
@@ -210,9 +212,10 @@ def replay_table(
             everything = result
         else:
             main = default_budget(trace)
-            given = sorted(set(default_budgets(trace) if cache_bytes is None else cache_bytes))
-            if given and main not in given:
-                main = given[-1]
+            asked = default_budgets(trace) if cache_bytes is None else cache_bytes
+            model = model_of(trace, equal_sizes=True)
+            given = sorted(budgets_in_bytes(model, None, cache_bytes=asked).tolist())
+            main = main if main in given else given[-1]
             result, everything = _replayed(trace, loaded, given, main, jobs, bypass, fitted)
     except TraceError as error:
         return Cache(lacks=str(error), bypass=bypass)
