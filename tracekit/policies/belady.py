@@ -11,7 +11,7 @@ from tracekit.policies.chain import kept_at
 from tracekit.policies.fed import FedPolicy, Run
 from tracekit.policies.intervals import waiting_keys
 from tracekit.policies.model import Model
-from tracekit.policies.positions import add, discard, holds, largest, set_of
+from tracekit.policies.positions import add, count, discard, holds, largest, set_of
 from tracekit.policies.totals import totals_of_equal_sizes
 
 
@@ -156,14 +156,14 @@ def _belady(
     for b in range(batch_start.size - 1):
         start = batch_start[b]
         stop = batch_start[b + 1]
-        n_hits = np.int64(0)
-        for p in range(start, stop):
-            is_hit = holds(bits, p)
-            n_hits += np.int64(is_hit)
-            if not is_hit:
-                admitted[keys[p]] = n_before + start + admit_rank[p]
-            if hit.size:
-                hit[p] = is_hit
+        n_hits = count(bits, start, stop)
+        if n_hits < stop - start or hit.size:
+            for p in range(start, stop):
+                is_hit = holds(bits, p)
+                if not is_hit:
+                    admitted[keys[p]] = n_before + start + admit_rank[p]
+                if hit.size:
+                    hit[p] = is_hit
         waiting -= n_hits
         used += (stop - start - n_hits) * expert_bytes[batch_layer[b]]
 

@@ -8,9 +8,12 @@ lowest set bit is the largest position.
 import numpy as np
 
 from tracekit.kernels import inlined
-from tracekit.policies.bits import lowest_bit
+from tracekit.policies.bits import count_bits, lowest_bit
 
 _ONE = np.uint64(1)
+_SIX, _LAST = np.uint64(6), np.uint64(63)
+_TOP = np.uint64(1 << 63)
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def empty_set(n_positions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -43,18 +46,40 @@ def members(bits: np.ndarray, start: int, stop: int) -> np.ndarray:
 @inlined
 def holds(bits: np.ndarray, position: int) -> np.uint64:
     """Return 1 if the set holds `position`, else 0."""
-    found: np.uint64 = (bits[position >> 6] >> np.uint64(63 - (position & 63))) & _ONE
+    at = np.uint64(position)
+    found: np.uint64 = (bits[at >> _SIX] >> (_LAST - (at & _LAST))) & _ONE
     return found
 
 
-# Most words are not empty, but a processor cannot guess which: so all three levels are written.
+@inlined
+def count(bits: np.ndarray, start: np.int64, stop: np.int64) -> np.int64:
+    """Return how many positions from `start` to `stop` − 1 the set holds."""
+    if start == stop:
+        return np.int64(0)
+    first, last = start >> 6, (stop - 1) >> 6
+    of_first = _ALL >> np.uint64(start & 63)
+    of_last = _ALL << np.uint64(63 - ((stop - 1) & 63))
+    if first == last:
+        return count_bits(bits[first] & of_first & of_last)
+    found = count_bits(bits[first] & of_first) + count_bits(bits[last] & of_last)
+    for w in range(first + 1, last):
+        found += count_bits(bits[w])
+    return found
+
+
+# Most words of `bits` are not empty, but a processor cannot guess which: so two levels are written. A
+# word of `words` hardly ever is empty, so that the third level is left alone.
 @inlined
 def add(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.int64) -> None:
     """Put `position` into the set."""
-    w = position >> 6
-    bits[w] |= _ONE << np.uint64(63 - (position & 63))
-    words[w >> 6] |= _ONE << np.uint64(63 - (w & 63))
-    groups[w >> 12] |= _ONE << np.uint64(63 - ((w >> 6) & 63))
+    at = np.uint64(position)  # numba asks of an index with a sign whether it counts from the end
+    w = at >> _SIX
+    v = w >> _SIX
+    bits[w] |= _TOP >> (at & _LAST)
+    before = words[v]
+    words[v] = before | (_TOP >> (w & _LAST))
+    if before == 0:
+        groups[v >> _SIX] |= _TOP >> (v & _LAST)
 
 
 @inlined
@@ -69,9 +94,11 @@ def largest(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, top: np.int
 @inlined
 def discard(bits: np.ndarray, words: np.ndarray, groups: np.ndarray, position: np.int64) -> None:
     """Take `position`, which the set holds, out of it."""
-    w = position >> 6
-    bits[w] ^= _ONE << np.uint64(63 - (position & 63))
+    at = np.uint64(position)
+    w = at >> _SIX
+    v = w >> _SIX
+    bits[w] ^= _TOP >> (at & _LAST)
     if bits[w] == 0:
-        words[w >> 6] ^= _ONE << np.uint64(63 - (w & 63))
-        if words[w >> 6] == 0:
-            groups[w >> 12] ^= _ONE << np.uint64(63 - ((w >> 6) & 63))
+        words[v] ^= _TOP >> (w & _LAST)
+        if words[v] == 0:
+            groups[v >> _SIX] ^= _TOP >> (v & _LAST)
