@@ -107,7 +107,7 @@ def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> N
 
 AHEAD = "prefetch.predictor=again:Again"
 OWN = {
-    "a policy": ("replay {} --policy lru,first_in:FirstIn", "\nfirst-in "),
+    "a policy": ("replay {} --policy lru,first_in:FirstIn --cache-mib 2.4", "\nfirst-in "),
     "a predictor": ("predict {} --predictor again:Again,prev-token", "again "),
     "both": (f"replay {{}} --policy lru,prefetch --param {AHEAD}", AHEAD.partition(".")[2]),
 }
