@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from families import LEFT_OUT, ranking_without
+from families import LEFT_OUT, RARE_POLICIES, ranking_without
 
 
 def pytest_configure() -> None:
@@ -54,4 +54,12 @@ def left_out(request) -> frozenset[str]:
 def fewer_ranked(left_out):
     """Let advice and closures rank all policies but those that are left out."""
     with ranking_without(left_out):
+        yield
+
+
+@pytest.fixture
+def fewer_tried(request):
+    """Let a fast test put a disagreement down to no rare policy; slow tests of its file try them all."""
+    is_slow = request.node.get_closest_marker("slow") is not None
+    with ranking_without([] if is_slow else RARE_POLICIES):
         yield

@@ -50,12 +50,14 @@ def few_and_all(policies: Iterable[str]) -> list:
 
 @contextmanager
 def ranking_without(names: Iterable[str]) -> Iterator[None]:
-    """Let advice and closures rank all policies but `names`."""
+    """Let advice and closures rank all policies but `names`; no disagreement is put down to these."""
     from tracekit.analysis import closure
+    from tracekit.replaying import reasons
 
     with pytest.MonkeyPatch.context() as patch:
-        kept = [cls for cls in closure.POLICIES if cls.name not in names]
-        patch.setattr(closure, "POLICIES", kept)
+        for module in (closure, reasons):
+            kept = [cls for cls in module.POLICIES if cls.name not in names]
+            patch.setattr(module, "POLICIES", kept)
         yield
 
 
