@@ -59,7 +59,7 @@ def fewer_ranked(left_out):
 
 @pytest.fixture
 def fewer_tried(request):
-    """Let a fast test put a disagreement down to no rare policy; slow tests of its file try them all."""
+    """Let a fast test try no rare policy, in advice or for a disagreement; slow tests of its file try all."""
     is_slow = request.node.get_closest_marker("slow") is not None
     with ranking_without([] if is_slow else RARE_POLICIES):
         yield
