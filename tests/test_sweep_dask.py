@@ -206,7 +206,7 @@ def test_a_trace_that_changes_on_the_way(tmp_path, client):
                 synthesize(12, 64, 4, 100, 2, 8, 77), tmp_path / f"{name}.trace", force=True
             )
 
-    with pytest.raises(TracekitError, match="is not the trace that the sweep began with"):
+    with pytest.raises(TracekitError, match="is not the trace that was opened first"):
         sweep(path, executor=client, progress=change)
 
 

@@ -217,7 +217,7 @@ def test_a_trace_that_is_another_on_the_worker(own_study):
             write_trace(other, own_study.parent / "one.trace", force=True)
 
     with pytest.raises(
-        TracekitError, match=r"one\.trace on .* is not the trace that the sweep began"
+        TracekitError, match=r"one\.trace on .* is not the trace that was opened first"
     ):
         sweep(own_study, executor=Immediately(changed))
 
@@ -227,7 +227,7 @@ def test_another_version_on_the_worker(study, monkeypatch):
     monkeypatch.setattr("tracekit.studies.sent.version", lambda: "9.9")
     answer = pickle.loads(call)
     assert isinstance(answer.error, TracekitError)
-    assert "has tracekit 9.9, and the sweep is of 0.1.0" in str(answer.error)
+    assert "has tracekit 9.9, and this machine has 0.1.0" in str(answer.error)
 
 
 # ---- the user's own -----------------------------------------------------------------------------

@@ -60,15 +60,26 @@ def _spelt(option: str, kind: type[N], what: str) -> Callable[[str], N]:
     return parse
 
 
-_TRACE = typer.Argument(
-    metavar="TRACE",
-    parser=resolve,
-    help="A .trace directory, a file that `tracekit import` reads, the URL of one, or bundled:NAME.",
-    show_default=False,
-    autocompletion=completion.traces,
+_A_TRACE = (
+    "A .trace directory, a file that `tracekit import` reads, the URL of one, or bundled:NAME."
 )
-TraceArgument = Annotated[Path, _TRACE]
-OptionalTraceArgument = Annotated[Path | None, _TRACE]
+
+
+def _trace_argument(metavar: str, help: str) -> Any:
+    return typer.Argument(
+        metavar=metavar,
+        parser=resolve,
+        help=help,
+        show_default=False,
+        autocompletion=completion.traces,
+    )
+
+
+TraceArgument = Annotated[Path, _trace_argument("TRACE", _A_TRACE)]
+TracesArgument = Annotated[
+    list[Path], _trace_argument("TRACE…", f"{_A_TRACE} Several are replayed one by one.")
+]
+OptionalTraceArgument = Annotated[Path | None, _trace_argument("TRACE", _A_TRACE)]
 FormatOption = Annotated[
     str | None,
     typer.Option(
@@ -160,6 +171,17 @@ JobsOption = Annotated[
     int | None,
     typer.Option(
         metavar="N", parser=_whole("--jobs", 1), help="Threads to use. Default: all cores."
+    ),
+]
+
+
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="dask|ADDRESS",
+        help="Run on dask: on workers of this machine, or of the scheduler at this address, as in "
+        "tcp://host:8786.",
     ),
 ]
 

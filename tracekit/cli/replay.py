@@ -1,16 +1,15 @@
-"""``tracekit replay``: replay a trace through cache policies, and score predictors on it."""
+"""``tracekit replay``: replay traces through cache policies, and score predictors on them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.names import find_class
-from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     BypassOption,
     CacheSlotsOption,
@@ -18,28 +17,27 @@ from tracekit.cli.options import (
     FormatOption,
     FromDiskOption,
     JobsOption,
+    OnOption,
     OutputOption,
     QuietOption,
     SeedOption,
     SkipOption,
-    TraceArgument,
+    TracesArgument,
     TrainOption,
     VerboseOption,
     WarmOption,
 )
-from tracekit.cli.output import Output, flat_records
+from tracekit.cli.output import Output
+from tracekit.cli.replay_output import write
+from tracekit.cli.replay_task import Task
 from tracekit.datasets import resolve
+from tracekit.figures import joined
 from tracekit.trace.build import shown
-from tracekit.trace.errors import MissingDataError, UsageError
-
-if TYPE_CHECKING:
-    from tracekit.replaying import ReplayResult
-    from tracekit.scoring import PredictResult
-    from tracekit.timing import Fit
+from tracekit.trace.errors import UsageError
 
 
 def replay(
-    trace: TraceArgument,
+    trace: TracesArgument,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,6 +161,7 @@ def replay(
     ] = None,
     seed: SeedOption = 0,
     jobs: JobsOption = None,
+    on: OnOption = None,
     format: FormatOption = None,
     output: OutputOption = None,
     force: ForceOption = False,
@@ -172,7 +171,8 @@ def replay(
     """Replay a trace through cache policies.
 
     The table gives for each policy and cache budget how many expert lookups hit and how many bytes
-    were read. A predictor named in --policy is scored, as `tracekit predict` does.
+    were read. A predictor named in --policy is scored, as `tracekit predict` does. Of several traces
+    each has its own table; rows of CSV and Parquet name their trace.
     """
     console = Console(quiet, verbose)
     destination = Output(
@@ -180,15 +180,16 @@ def replay(
         output,
         format,
         force,
-        inputs=[trace, train, warm, pin_from, calibrate, *(repeated or [])],
+        inputs=[*trace, train, warm, pin_from, calibrate, *(repeated or [])],
     )
-    budgets_mib = options.cache_mib(cache_mib) if cache_mib else None
-    budgets_fraction = options.cache_fraction(cache_fraction) if cache_fraction else None
-    slots = options.cache_slots(cache_slots) if cache_slots else None
+    budgets: dict[str, Any] = {
+        "cache_mib": options.cache_mib(cache_mib) if cache_mib else None,
+        "cache_fraction": options.cache_fraction(cache_fraction) if cache_fraction else None,
+        "cache_slots": options.cache_slots(cache_slots) if cache_slots else None,
+    }
     settings = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.replaying import DEFAULT_POLICIES
-    from tracekit.replaying import replay as run
 
     default = ("lru",) if validate else DEFAULT_POLICIES
     names = options.split("--policy", policy) if policy else default
@@ -210,64 +211,65 @@ def replay(
             "--calibrate, --repeated, --ram-mib and --mem-floor-mib are for --time; add it, or leave "
             "them out."
         )
-    opened = open_trace(trace, console)
-    learned_on = open_any(train) if train else None
-    warmed_by = open_any(warm) if warm else None
-    replayed = scored = None
+    if len(trace) > 1:
+        _refuse_missing(trace)
+    if on is not None:
+        _refuse_on_workers(
+            {
+                "predictors": bool(predictors),
+                "--per-layer": per_layer,
+                "--validate": validate,
+                "--from-disk": from_disk,
+                "--flash-mib-s": flash_mib_s is not None,
+                "--time": time,
+                "--train": train is not None,
+                "--pin-from": pin_from is not None,
+            },
+        )
+        from tracekit.cli.replay_on import on_workers, run_of
+
+        asked = run_of(policies, budgets, params, bypass, skip)
+        write(destination, on_workers(on, jobs, console, trace, asked, warm, seed))
+        return
     start = perf_counter()
-    if policies:
-        fitted: Fit | bool = False
-        if time:
-            from tracekit.timing import fit
-
-            fitted = fit(
-                open_any(calibrate) if calibrate else opened,
-                repeated=[open_any(path) for path in repeated or ()],
-                ram_mib=ram_mib,
-                mem_floor_mib=mem_floor_mib,
-            )
-        with console.progress("replay") as progress:
-            replayed = run(
-                opened,
-                policies,
-                cache_mib=budgets_mib,
-                cache_fraction=budgets_fraction,
-                cache_slots=slots,
-                params=params,
-                seed=seed,
-                jobs=jobs,
-                bypass=bypass,
-                per_layer=per_layer,
-                validate=validate,
-                flash_mib_s=flash_mib_s,
-                time=fitted,
-                train=learned_on,
-                skip=skip,
-                warm=warmed_by,
-                pin_from=pin_from,
-                from_disk=from_disk or None,
-                progress=progress,
-            )
-    if predictors:
-        from tracekit.scoring import predict
-
-        try:
-            with console.progress("predict") as progress:
-                scored = predict(
-                    opened,
-                    predictors,
-                    train=learned_on,
-                    params=predictor_settings,
-                    seed=seed,
-                    jobs=jobs,
-                    progress=progress,
-                )
-        except MissingDataError as error:
-            if replayed is None:
-                raise
-            replayed.notes.append(f"Left out: {error}")
+    learned_on = open_any(train) if train else None
+    task = Task(
+        console,
+        policies,
+        predictors,
+        replayed_with={
+            **budgets,
+            "params": params,
+            "seed": seed,
+            "jobs": jobs,
+            "bypass": bypass,
+            "per_layer": per_layer,
+            "validate": validate,
+            "flash_mib_s": flash_mib_s,
+            "train": learned_on,
+            "skip": skip,
+            "warm": open_any(warm) if warm else None,
+            "pin_from": pin_from,
+            "from_disk": from_disk or None,
+        },
+        scored_with={
+            "train": learned_on,
+            "params": predictor_settings,
+            "seed": seed,
+            "jobs": jobs,
+        },
+        fitted_with={
+            "calibrate": calibrate,
+            "repeated": repeated or (),
+            "ram_mib": ram_mib,
+            "mem_floor_mib": mem_floor_mib,
+        }
+        if time
+        else None,
+    )
+    parts = [task.said_of(path, f" {path.name}" if len(trace) > 1 else "") for path in trace]
     console.detail(f"seed {seed}; took {perf_counter() - start:.2f} s")
-    _write(destination, replayed, scored, per_layer)
+    write(destination, parts)
 
 
 def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -287,6 +289,37 @@ def _by_kind(names: Sequence[str]) -> tuple[list[str], list[str]]:
     for name in names:
         (policies if issubclass(find_class(name), Policy) else predictors).append(name)
     return policies, predictors
+
+
+def _refuse_on_workers(asked: Mapping[str, bool]) -> None:
+    """Refuse what workers do not do.
+
+    Raises
+    ------
+    UsageError
+        It is asked for.
+    """
+    found = [what for what, is_asked in asked.items() if is_asked]
+    if found:
+        raise UsageError(
+            f"With --on, policies are replayed at budgets, and no more: leave out {joined(found)}, or "
+            "leave out --on."
+        )
+
+
+def _refuse_missing(paths: Sequence[Path]) -> None:
+    """Refuse a path where nothing is, before the first of several traces is replayed.
+
+    Raises
+    ------
+    TracekitError
+    """
+    from tracekit.formats import open_any
+    from tracekit.trace.urls import UrlPath
+
+    for path in paths:
+        if not isinstance(path, UrlPath) and not path.exists():
+            open_any(path)
 
 
 def _owner(param: str) -> str:
@@ -317,51 +350,3 @@ def _dynamic_and_static(policies: Sequence[str]) -> dict[str, list[str]]:
     if not lossy:
         raise UsageError("--static is for policies that drop experts, such as drop-cold; add one.")
     return {f"{name}.static": ["false", "true"] for name in lossy}
-
-
-def _write(
-    destination: Output,
-    replayed: "ReplayResult | None",
-    scored: "PredictResult | None",
-    per_layer: bool,
-) -> None:
-    results = [result for result in (replayed, scored) if result is not None]
-    destination.write(
-        table=lambda: "\n\n".join(result.to_text() for result in results),
-        document=lambda: _document(results),
-        records=lambda: _records(replayed, scored, per_layer),
-        notes=_notes(results),
-    )
-
-
-def _notes(results: "Sequence[ReplayResult | PredictResult]") -> list[str]:
-    """Return what is to be said of the results; the trace's warnings were printed when it opened."""
-    printed = results[0].trace.warnings
-    return list(dict.fromkeys(n for result in results for n in result.notes if n not in printed))
-
-
-def _document(results: "Sequence[ReplayResult | PredictResult]") -> dict[str, Any]:
-    documents = [result.to_json() for result in results]
-    document = documents[0]
-    for more in documents[1:]:
-        document = {
-            **document,
-            "config": {**document["config"], **more["config"]},
-            "notes": list(dict.fromkeys([*document["notes"], *more["notes"]])),
-            "results": [*document["results"], *more["results"]],
-        }
-    return document
-
-
-def _records(
-    replayed: "ReplayResult | None", scored: "PredictResult | None", per_layer: bool
-) -> list[dict[str, Any]]:
-    from tracekit.cli.predict import records
-
-    rows = []
-    if replayed is not None:
-        identity = ("policy", "params", "cache_bytes", "cache_mib", "cache_fraction", "cache_slots")
-        rows += flat_records(replayed.records, identity)
-    if scored is not None:
-        rows += records(scored.rows, per_layer)
-    return rows

@@ -12,6 +12,7 @@ from tracekit.cli.console import Console
 from tracekit.cli.options import (
     ForceOption,
     JobsOption,
+    OnOption,
     QuietOption,
     TableOrJsonOption,
     VerboseOption,
@@ -58,15 +59,7 @@ def sweep(
     ] = None,
     force: ForceOption = False,
     jobs: JobsOption = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on",
-            metavar="dask|ADDRESS",
-            help="Run on dask: on workers of this machine, or of the scheduler at this address, as in "
-            "tcp://host:8786.",
-        ),
-    ] = None,
+    on: OnOption = None,
     resume: Annotated[
         bool,
         typer.Option(

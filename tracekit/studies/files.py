@@ -64,8 +64,8 @@ class TraceFile:
         trace = open_any(path)
         if trace.digest != self.digest:
             raise TracekitError(
-                f"{self.place} on {host}, where a worker runs, is not the trace that the sweep began "
-                "with: their digests differ; let every worker see the same file, and start again."
+                f"{self.place} on {host}, where a worker runs, is not the trace that was opened "
+                "first: their digests differ; let every worker see the same file, and start again."
             )
         trace.warnings[:] = [text.replace(trace.name, self.name) for text in trace.warnings]
         trace.name = self.name

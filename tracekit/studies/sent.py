@@ -60,7 +60,7 @@ def _answer(theirs: str, name: str, unit: bytes, step: str, args: Sequence[Any])
     if theirs != version():
         return Answer(
             error=TracekitError(
-                f"A worker on {socket.gethostname()} has tracekit {version()}, and the sweep is of "
+                f"A worker on {socket.gethostname()} has tracekit {version()}, and this machine has "
                 f"{theirs}; install the same version on every worker."
             )
         )

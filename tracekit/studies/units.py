@@ -200,7 +200,7 @@ def units_of(
     def unit(policies: list[str], params: Mapping[str, Any], seed: int) -> Unit:
         return Unit(of, trace, warm, run, policies, params, seed, own)
 
-    own = _own_classes(run)
+    own = own_classes(run)
     if run.predictors:
         for params in _combinations(run.params):
             yield unit([], dict(params), 0)
@@ -229,7 +229,7 @@ def _of(policies: Sequence[str], params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if name.rpartition(".")[0] in owners}
 
 
-def _own_classes(run: Run) -> dict[str, type]:
+def own_classes(run: Run) -> dict[str, type]:
     """Return what the run names as ``module:Class``, also among its parameters.
 
     Raises
