@@ -78,6 +78,9 @@ class ArrowRows:
             chunk = table[called].combine_chunks()
             if name == "prompt":
                 columns["turn"] = self._turns(called, chunk, number)
+            elif name in OF_SLOTS and name in _NULLS and chunk.null_count == len(chunk) > 0:
+                kind = np.float32 if name == "weights" else np.uint8  # null in all of these rows
+                columns[name] = np.full(columns["experts"].shape, _NULLS[name], kind)
             else:
                 read = self._codes if name in WORDS else self._numbers
                 values = read(name, called, chunk, number)
@@ -168,8 +171,6 @@ class ArrowRows:
     ) -> tuple[pa.Array, int]:
         """Return the elements as `_flat` does, as many nulls where a list is null."""
         known = to_numpy(array.is_valid().cast(pa.uint8())).astype(np.bool_)
-        if not known.any():
-            raise TraceError(f"{self.name}: {called} is null in all of its rows; leave it out.")
         flat, width = self._flat(called, array.filter(pa.array(known)), number[known])
         at = np.zeros((len(array), width), np.int64)
         at[known] = np.arange(len(flat)).reshape(-1, width)

@@ -63,7 +63,7 @@ def from_arrays(
     lengths : int [prompts], optional
         Tokens of each run, where `experts` holds several, one after the other.
     layers : int [layers], optional
-        The model's own numbers of the layers. Without them they count from 0, and layers whose
+        The model's own numbers of the layers; without them they count from 0. Layers whose
         routings are all 0 or -1 are dense.
     weights : float [tokens, layers, k], optional
         Routing weights; NaN: unknown.

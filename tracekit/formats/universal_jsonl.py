@@ -19,7 +19,7 @@ from tracekit.formats.given import File, Given
 from tracekit.formats.graph_order import with_tokens
 from tracekit.formats.grouping import Rows
 from tracekit.formats.lines import Lines
-from tracekit.formats.names import WORDS, Named, named, slot_order
+from tracekit.formats.names import OF_SLOTS, WORDS, Named, named, slot_order
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
@@ -250,8 +250,20 @@ class _Objects:
                 values[each.name] = pa.scalar(value, each.type).as_py()
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 shown = json.dumps(value)[:40]
-                raise ValueError(f"{each.name} is {shown}, where {each.type} is due") from error
+                due = _in_words(each.type)
+                raise ValueError(f"{each.name} is {shown}, where {due} is due") from error
         return values
+
+
+def _in_words(kind: pa.DataType) -> str:
+    """Return what a value of a type is, for sentences."""
+    if pa.types.is_list(kind):
+        return f"a list of {_in_words(kind.value_type).removeprefix('a ')}s"
+    if pa.types.is_string(kind):
+        return "a text"
+    if pa.types.is_boolean(kind):
+        return "a truth value"
+    return "a whole number" if pa.types.is_integer(kind) else "a number"
 
 
 def _schema(start: _Start) -> pa.Schema:
@@ -259,6 +271,12 @@ def _schema(start: _Start) -> pa.Schema:
     fields = []
     for name, key in start.names.found.items():
         value = start.row[key]
+        if (
+            value is None
+            and name in OF_SLOTS
+            and isinstance(start.row[start.names["experts"]], list)
+        ):
+            value = []  # one for each expert, where another row has them
         if name == "prompt" or name in WORDS:
             kind = _kind(value)
         elif name == "weights":
