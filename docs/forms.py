@@ -30,7 +30,7 @@ ARRAYS = {
     "experts": "integers [tokens, layers, k]; −1: none. The one that must be there",
     "prompt_lengths": "[prompts]: how many tokens of each run are the prompt",
     "lengths": "[prompts]: tokens of each run, where there are several",
-    "layers": "[layers]: the model's own numbers; without them they count from 0. A layer of zeros is dense",
+    "layers": "[layers]: the model's own numbers; without them they count from 0. Of 2 or more experts a token, a layer of zeros is dense",
     "weights": "[tokens, layers, k]",
     "logits": "[tokens, layers, n_expert]: the router's logits",
     "gate_input": "[tokens, layers, n_embd]: what the router multiplied",
