@@ -51,7 +51,7 @@ class ArrowRows:
     names: Named
     line_of: LineOf
     codes_appear_in_order: bool = False
-    _labels: Labels = field(default_factory=Labels)
+    labels: Labels = field(default_factory=Labels, init=False)
     _n_rows: int = 0
 
     def rows(self, table: pa.Table) -> Rows:
@@ -188,9 +188,9 @@ class ArrowRows:
     def _turns(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         self._refuse_null(called, array, number)
         if pa.types.is_integer(array.type):
-            return self._labels.of(to_numpy(self._cast(called, array, pa.int64())))
+            return self.labels.of(to_numpy(self._cast(called, array, pa.int64())))
         index, values = self._coded(called, array)
-        return self._labels.numbers(index, values)
+        return self.labels.numbers(index, values)
 
     def _codes(self, name: str, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         """Return the numbers that words stand for, or the numbers themselves; lists as [n, k]."""

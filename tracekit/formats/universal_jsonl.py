@@ -21,7 +21,7 @@ from tracekit.formats.grouping import Rows
 from tracekit.formats.lines import Lines
 from tracekit.formats.names import OF_SLOTS, WORDS, Named, named, slot_order
 from tracekit.formats.options import ImportOptions
-from tracekit.formats.rows import RowReader
+from tracekit.formats.row_files import RowFile, read_in_order
 from tracekit.formats.source import Source, one_after_another
 from tracekit.trace import TraceError
 
@@ -79,8 +79,8 @@ class UniversalJsonl(Format):
         return bool(given.files) and all(_start(file.first_lines) for file in given.files)
 
     def source(self, given: Given, options: ImportOptions) -> Source:
-        """Read the files; lines of the same prompt follow each other."""
-        sources = [_source(file, options) for file in given.files]
+        """Read the files; lines of the same prompt follow each other, in one file or in several."""
+        sources = read_in_order([_rows(file, options) for file in given.files], options)
         return one_after_another(given.name, sources)
 
 
@@ -136,7 +136,7 @@ def _model(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _source(file: File, options: ImportOptions) -> Source:
+def _rows(file: File, options: ImportOptions) -> RowFile:
     start = _start(file.first_lines)
     if start is None:
         raise TraceError(
@@ -157,8 +157,7 @@ def _source(file: File, options: ImportOptions) -> Source:
     if "token" not in start.names:
         top_k = options.given_top_k or start.model.get("top_k") or _top_k(start)
         rows = with_tokens(rows, top_k, source, lines.place)
-    source.chunks = RowReader(source, options, lines.place).chunks(rows)
-    return source
+    return RowFile(source, rows, arrow.labels, lines.place)
 
 
 def _top_k(start: _Start) -> int:
