@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from drawn_run import Drawn, small_run
@@ -133,6 +134,17 @@ def test_numbers_of_layers_may_count_dense_ones(opened):
     assert np.array_equal(experts_of(trace), EXPERTS)
 
 
+def test_logits_may_be_kept_by_the_number_of_their_layer(opened):
+    logits = np.zeros((7, 2, 8), np.float32)
+    np.put_along_axis(logits, EXPERTS.astype(int), np.float32([2, 1]), axis=2)
+    saved_logits = saved_by_torch(
+        {layer: T(logits[:, n].copy()) for n, layer in enumerate((3, 12))}
+    )
+    trace = opened(saved_logits, top_k=2)
+    assert trace.moe_layers.tolist() == [3, 12]
+    assert np.array_equal(experts_of(trace), EXPERTS)
+
+
 def test_the_case_of_the_names_of_arrays_does_not_matter(opened):
     trace = opened(saved(np.savez, Experts=EXPERTS, Prompt_Lengths=[3], N_EXPERT=20))
     assert trace.facts.model.n_expert == 20
@@ -200,6 +212,13 @@ def test_a_dump_of_no_pass_is_beside_others(tmp_path):
             saved(np.savez, experts=EXPERTS, lengths=[4, 3], prompt_lengths=[2, 5]),
             "the prompt of run 1 has 5 tokens, and the run 3 with it",
         ),
+        (saved_by_torch({"experts": T(EXPERTS)}), "numpy.savez.FILE, experts=tensor.cpu"),
+        (saved_by_torch({"records": []}), "a dump of SGLang's recorder without a pass"),
+        (saved(np.savez, router_logits=EXPERTS * 1.0), "add experts = numpy.argsort"),
+        (
+            saved(lambda file: feather.write_feather(pa.table({"a": [1]}), file)),
+            "write the table as Parquet",
+        ),
         (
             saved(np.savez, experts=EXPERTS, phase=["prefill"] * 6 + ["x"]),
             "phase has 'x', neither prefill nor decode",
@@ -236,6 +255,7 @@ def test_files_beside_a_run_are_passed_over_or_named(tmp_path):
     (folder / "b.jsonl").write_bytes(routing_lines())
     (folder / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
     (folder / ".cache").mkdir()
+    (folder / "_SUCCESS").touch()
     (folder / ".cache" / "b.jsonl").write_bytes(routing_lines())
     assert len(np.unique(open_any(folder).steps(["turn"])["turn"])) == 1
     (folder / "README.md").write_text("how it was run")
