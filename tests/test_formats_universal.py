@@ -272,6 +272,28 @@ def test_several_files_are_turns_of_one_run(kind, write):
     assert runs.is_of(open_any(folder), run)
 
 
+@pytest.mark.parametrize("order", ["engine", "token"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_file_may_go_on_with_the_prompt_of_the_one_before(kind, order, write):
+    run = runs.made(prompts=2, layers=2)
+    rows = runs.rows_of(run, order)
+    for left_out in ("", "prompt"):
+        taken = [{name: row[name] for name in row if name != left_out} for row in rows]
+        for cut in range(1, len(taken) - 2, 11):
+            parts = [taken[:cut], taken[cut : cut + 2], taken[cut + 2 :]]
+            trace = open_any([write(TABLES[kind](part), f"{n}") for n, part in enumerate(parts)])
+            assert runs.is_of(trace, run)
+            assert trace.warnings == []
+
+
+def test_what_is_wrong_in_a_file_that_goes_on_is_named_there(write):
+    rows = runs.rows_of(runs.made())
+    rows[9]["expert"] = rows[8]["expert"]
+    paths = [write(TABLES["parquet"](part), f"{n}") for n, part in enumerate((rows[:6], rows[6:]))]
+    with pytest.raises(TraceError, match=rf"{paths[1]}, row 3, column expert"):
+        open_any(paths)
+
+
 def test_files_of_two_formats_are_no_run(write):
     run = runs.made()
     paths = [write(runs.as_npz(run), "a"), write(runs.as_csv(runs.rows_of(run)), "b")]
