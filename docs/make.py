@@ -15,7 +15,7 @@ from typing import Any, get_args
 import forms
 from trace_format import files_of_a_trace, trace_json
 
-from tracekit.cli.app import app
+from tracekit.cli.app import COMMANDS, app
 from tracekit.cli.plot import OPTIONS
 from tracekit.cli.policies import FLAGS, kind_of
 from tracekit.docstrings import meanings, prose
@@ -74,7 +74,7 @@ def commands() -> str:
     """Return the page about the command line."""
     texts = (
         f"## {' '.join(('tracekit', *words))}\n\n```text\n{help_of(*words)}\n```"
-        for words in ((), *((str(command.name),) for command in app.registered_commands))
+        for words in ((), *((name,) for name in COMMANDS))
     )
     return page(
         "Commands",

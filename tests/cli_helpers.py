@@ -14,7 +14,7 @@ from typer.main import get_command
 from tracekit.cli.app import app
 
 TRACEKIT = (sys.executable, "-m", "tracekit")
-# A command line reads the signature of every command before it runs one. That takes 20 ms, and the
+# A command line reads the signature of a command before it runs it. That takes some ms, and the
 # tests call hundreds of times.
 COMMANDS = get_command(app)
 

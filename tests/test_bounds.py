@@ -233,6 +233,8 @@ def test_the_bound_of_layer_shares_is_the_best_of_every_layer_alone(in_slots):
             share = total // sum(drawn.sizes) * size if in_slots else total // len(drawn.sizes)
             found += list(vars(best(of_layer(drawn, layer, share), False)).values())
         assert [value for name, value in vars(limit).items() if name != "budget_bytes"] == [*found]
+        # A run in pieces is judged layer by layer instead.
+        assert BoundInShares().start(batches, np.array([total])).feed(batches) == [limit]
         for name in ("layer-lru", "layer-lfu"):
             (cell,) = load_policy(name).simulate(batches, np.array([total]))
             assert cell.hits[batches.counted].sum() <= limit.hits

@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
@@ -57,7 +56,7 @@ def _finder_of(folder: str | None) -> "_FolderFinder | None":
     return _finders[folder]
 
 
-class _FolderFinder(MetaPathFinder):
+class _FolderFinder:
     """Finds in a folder what was named, and what modules that were found there import."""
 
     def __init__(self, folder: str):

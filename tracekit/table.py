@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from textwrap import indent
 from typing import Any, Generic, TypeVar
@@ -129,4 +128,6 @@ def _lines(text: str) -> str:
 
 
 def _html_lines(text: str) -> str:
+    from html import escape  # a command line prints no HTML
+
     return escape(visible(text)).replace("\n", "<br>")

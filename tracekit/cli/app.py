@@ -8,29 +8,42 @@ import os
 import signal
 import sys
 import traceback
+from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
-from tracekit.cli import (
-    advise,
-    compare,
-    completion,
-    export,
-    formats,
-    import_,
-    info,
-    plot,
-    policies,
-    predict,
-    record,
-    replay,
-    report,
-    sweep,
-)
 from tracekit.cli.console import INTERRUPTED, say_error, silence
 from tracekit.trace.errors import TracekitError
+
+# Each is a function in a module of the same name, which is loaded when the command is needed.
+COMMANDS = (
+    "record",
+    "replay",
+    "predict",
+    "advise",
+    "compare",
+    "sweep",
+    "plot",
+    "report",
+    "import",
+    "export",
+    "formats",
+    "info",
+    "policies",
+)
+
+
+def _command(name: str) -> Any:
+    """Load a command; its module imports numpy, numba and pandas only when the command runs."""
+    own_name = f"{name}_" if iskeyword(name) else name
+    module = import_module(f"tracekit.cli.{own_name}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    alone.command(name, epilog=getattr(module, "EPILOG", None))(getattr(module, own_name))
+    return get_command(alone)
 
 
 def _sentence(error: BaseException) -> str:
@@ -53,6 +66,17 @@ def _place_in_own_code(error: Exception) -> str | None:
 
 class Commands(TyperGroup):
     """The group of subcommands. An exception of one becomes a sentence and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all subcommands in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Load a subcommand. For an unknown name all are loaded: typer suggests the nearest."""
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+            if name not in self.commands:
+                self.add_command(_command(name))
+        return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the subcommand of `ctx`."""
@@ -121,22 +145,6 @@ def _root(
     pass
 
 
-# The commands' modules import numpy, numba and pandas only when a command runs.
-app.command("record")(record.record)
-app.command("replay")(replay.replay)
-app.command("predict")(predict.predict)
-app.command("advise")(advise.advise)
-app.command("compare")(compare.compare)
-app.command("sweep")(sweep.sweep)
-app.command("plot")(plot.plot)
-app.command("report")(report.report)
-app.command("import", epilog=import_.FROM_ARRAYS)(import_.import_)
-app.command("export")(export.export)
-app.command("formats")(formats.formats)
-app.command("info")(info.info)
-app.command("policies")(policies.policies)
-
-
 def _open_streams() -> None:
     """Open /dev/null for each closed stream (``2>&-``).
 
@@ -158,6 +166,8 @@ def main() -> None:
         # An encoding without × and ≤ gets a ? instead of a traceback.
         sys.stdout.reconfigure(errors="replace")
     if os.environ.get("_TRACEKIT_COMPLETE") == "complete_bash":
+        from tracekit.cli import completion
+
         completion.join_bash_words(os.environ)
     try:
         app(prog_name="tracekit")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracekit.trace import Trace
 
 # What somebody with arrays writes; README and docs/formats.md show the same lines.
-FROM_ARRAYS = """\
+EPILOG = """\
 With arrays at hand, these lines write a file to import; docs/formats.md has the same as CSV, Parquet and JSON lines:
 
 \b

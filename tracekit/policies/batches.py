@@ -237,17 +237,17 @@ class Batches(Model):
         return _positions(self.batch_start, which)
 
     def only(self, which: np.ndarray) -> "Batches":
-        """Return the batches `which` (int64 [B'], ascending) as a run of their own."""
+        """Return the batches `which` (int64 [B'], in the order wanted) as a run of their own."""
         lookups = self.lookups_in(which)
         rows, row_start = self.rows, self.row_start
         if rows is not None and row_start is not None:
             rows = rows[_positions(row_start, which)]
-            row_start = np.concatenate([[0], np.cumsum(np.diff(row_start)[which])])
+            row_start = np.append(0, np.cumsum(row_start[which + 1] - row_start[which]))
         return replace(
             self,
             keys=self.keys[lookups],
             admit_rank=self.admit_rank[lookups],
-            batch_start=np.concatenate([[0], np.cumsum(self.lookups[which])]),
+            batch_start=np.append(0, np.cumsum(self.lookups[which])),
             layer=self.layer[which],
             turn=self.turn[which],
             pass_id=self.pass_id[which],
@@ -289,7 +289,7 @@ def joined(pieces: Sequence[Batches]) -> Batches:
 
 def _positions(starts: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Return the positions from ``starts[b]`` to ``starts[b + 1]`` of each b of `which`."""
-    n = np.diff(starts)[which]
+    n = starts[which + 1] - starts[which]
     first = np.cumsum(n) - n
     return np.asarray(np.arange(n.sum()) + np.repeat(starts[which] - first, n))
 

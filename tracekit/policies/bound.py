@@ -7,7 +7,7 @@ import numpy as np
 
 from tracekit.policies.base import Batches, Limit, Policy, register
 from tracekit.policies.fed import FedPolicy, Run
-from tracekit.policies.limits import LimitsRun, limits_of_equal_sizes
+from tracekit.policies.limits import LimitsRun, limits_in_shares, limits_of_equal_sizes
 from tracekit.policies.model import Model
 from tracekit.policies.shares import model_of_layer, one_layer
 
@@ -122,6 +122,12 @@ class BoundInShares(Bound):
         )
         return f"gives each MoE layer {share}, and there {bounded(bypass)}"
 
+    def simulate(
+        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
+    ) -> list[Limit]:
+        """Judge a whole run in one pass a budget, whatever the number of layers."""
+        return limits_in_shares(batches, np.asarray(budgets, np.int64))
+
     def start(self, model: Model, budgets: np.ndarray) -> Run:
         return _LimitsInShares(model, budgets, self.params.prices)
 
@@ -164,7 +170,7 @@ class BoundAhead(Bound):
 
 
 class _LimitsInShares(Run):
-    """The limits of every layer alone with its share of the budget, added up."""
+    """The limits of every layer alone with its share of the budget, added up, of a run in pieces."""
 
     def __init__(self, model: Model, budgets: np.ndarray, prices: int):
         shares = np.array([model.shares(budget) for budget in budgets.tolist()])

@@ -83,8 +83,14 @@ class Room:
         next_use = _without_oldest(self.batches.batch_start, self.next_use, n_read)
         return Room(self.batches, next_use), int(n_read.sum())
 
-    def capacity(self, budget: int) -> np.ndarray:
-        """Return the bytes that intervals may take after each batch, int64 [B]."""
+    def capacity(self, budget: int | np.ndarray) -> np.ndarray:
+        """Return the bytes that intervals may take after each batch, int64 [B].
+
+        Parameters
+        ----------
+        budget : int or int64 [B]
+            Bytes of the cache, or of the share that each batch has of it.
+        """
         if self.batches.bypass:
             return np.full(len(self.batches), budget, np.int64)
         own = self.batches.lookups * self.batches.expert_bytes[self.batches.layer]

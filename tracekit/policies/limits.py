@@ -44,6 +44,36 @@ def limits_of_equal_sizes(batches: Batches, budgets: np.ndarray) -> list[Limit]:
     ]
 
 
+def limits_in_shares(batches: Batches, budgets: np.ndarray) -> list[Limit]:
+    """Return the limits of a whole run whose layers each keep to their share, at each of `budgets`.
+
+    The batches are taken layer after layer. Then no interval of a layer meets one of another, and all
+    intervals that meet have one size.
+
+    Parameters
+    ----------
+    batches : Batches
+    budgets : int64 [C]
+        In bytes.
+    """
+    by_layer = batches.only(np.argsort(batches.layer, kind="stable"))
+    size = by_layer.expert_bytes[by_layer.layer]
+    rooms = [Room.of(by_layer, decode_only) for decode_only in (False, True)]
+    asked_bytes = [
+        int((by_layer.lookups * size)[counted].sum())
+        for counted in (by_layer.counted, by_layer.counted_decode)
+    ]
+    limits = []
+    for budget in budgets.tolist():
+        share = batches.shares(budget)[by_layer.layer]
+        kept = [room.most_kept(room.capacity(share), by_layer.expert_bytes) for room in rooms]
+        read_bytes = [
+            asked - of_kept for asked, (_, of_kept) in zip(asked_bytes, kept, strict=True)
+        ]
+        limits.append(Limit(budget, *(intervals for intervals, _ in kept), *read_bytes))
+    return limits
+
+
 class LimitsRun(Run):
     """The limits of what reads on demand, at each of `budgets`.
 
