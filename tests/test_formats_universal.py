@@ -279,7 +279,7 @@ def test_a_file_may_go_on_with_the_prompt_of_the_one_before(kind, order, write):
     rows = runs.rows_of(run, order)
     for left_out in ("", "prompt"):
         taken = [{name: row[name] for name in row if name != left_out} for row in rows]
-        for cut in range(1, len(taken) - 2, 11):
+        for cut in range(1, len(taken) - 2, 23):
             parts = [taken[:cut], taken[cut : cut + 2], taken[cut + 2 :]]
             trace = open_any([write(TABLES[kind](part), f"{n}") for n, part in enumerate(parts)])
             assert runs.is_of(trace, run)
