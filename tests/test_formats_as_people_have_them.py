@@ -196,6 +196,7 @@ def test_a_dump_of_no_pass_is_beside_others(tmp_path):
     ("content", "words"),
     [
         (CSV.encode("utf-16"), "it is text as UTF-16: save it as UTF-8"),
+        (b'data: {"choices": []}\n\ndata: [DONE]\n', "ask the server without stream"),
         (pa.Codec("zstd").compress(CSV.encode(), asbytes=True), "it is packed with zstd: unpack"),
         (bz2.compress(CSV.encode()), "it is packed with bzip2: unpack"),
         (lzma.compress(CSV.encode()), "it is packed with xz: unpack"),

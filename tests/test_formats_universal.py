@@ -343,6 +343,10 @@ WRONG_ARRAYS = {
     "prompts": ({"experts": IDS, "prompt_lengths": [1, 1]}, "prompt_lengths has 2 prompts"),
     "layers": ({"experts": IDS, "layers": [3, 1]}, "layers does not ascend"),
     "weights": ({"experts": IDS, "weights": IDS[:1] * 0.1}, "weights is an array of float64"),
+    "a mask": (
+        {"experts": np.eye(4, dtype=np.uint8)[IDS].sum(axis=2)},
+        "holds only 0 and 1, as a mask of the selected experts does",
+    ),
     "twice": ({"experts": IDS * 0 + 5}, "expert 5 stands twice"),
     "too large": ({"experts": IDS + 70000}, "70000 is no whole number from 0 to 65535"),
     "n_expert": ({"experts": IDS, "n_expert": 3}, "expert 3 is not below the model's n_expert = 3"),

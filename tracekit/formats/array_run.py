@@ -353,6 +353,11 @@ class ArrayRun:
         # Where the last block is followed by nothing, an entry of an archive is whole.
         for end, *of_block in zip(ends, *blocks, strict=True):
             experts, *lists = of_block if whole else (each[:, layers.kept] for each in of_block)
+            if start == 0 and _is_mask(experts):
+                raise TraceError(
+                    f"{self._experts.name} holds only 0 and 1, as a mask of the selected experts does; "
+                    "experts are their ids: docs/formats.md has the line that makes them of a mask."
+                )
             k = padding.used(experts)
             beside = {
                 name: values[..., :k] if name in OF_SLOTS else values
@@ -361,3 +366,10 @@ class ArrayRun:
             part = tokens.between(start, end)
             yield routings_of(part, layers.numbers, experts[..., :k], beside, self._name)
             start = end
+
+
+def _is_mask(experts: np.ndarray) -> bool:
+    """Say whether lists of three or more hold only 0 and 1, so that ids would stand twice."""
+    return bool(
+        experts.size and experts.shape[-1] > 2 and experts.min() == 0 and experts.max() == 1
+    )

@@ -121,6 +121,8 @@ def _reason_of_text(head: bytes) -> str | None:
         return "it is text as UTF-16: save it as UTF-8"
     if head[:1] in (b"\n", b"\r"):
         return "its first line is empty: take empty lines out of its beginning"
+    if head.startswith((b"data:", b"event:")):
+        return "it is a stream of a server's events: ask the server without stream, and save its answer"
     if head.startswith(b"#"):
         return "it begins with a comment: take the lines that begin with # out"
     if head.lstrip().startswith((b"[", b"{")):
