@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from families import LEFT_OUT, RARE_POLICIES, ranking_without
 
 
 def pytest_configure() -> None:
@@ -40,3 +41,25 @@ def phone_traces() -> Path:
     if not (root / "traces").is_dir():
         pytest.skip(f"the phone traces are not at {root} (set TRACEKIT_SHARED to their folder)")
     return root
+
+
+@pytest.fixture(scope="module", params=LEFT_OUT)
+def left_out(request) -> frozenset[str]:
+    """The policies that a test leaves out of rankings: the rare ones; none in the slow suite."""
+    named: frozenset[str] = request.param
+    return named
+
+
+@pytest.fixture
+def fewer_ranked(left_out):
+    """Let advice and closures rank all policies but those that are left out."""
+    with ranking_without(left_out):
+        yield
+
+
+@pytest.fixture
+def fewer_tried(request):
+    """Let a fast test try no rare policy, in advice or for a disagreement; slow tests of its file try all."""
+    is_slow = request.node.get_closest_marker("slow") is not None
+    with ranking_without([] if is_slow else RARE_POLICIES):
+        yield

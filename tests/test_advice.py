@@ -109,6 +109,7 @@ def test_it_reads_as_a_page(bundled):
     assert max(map(len, prose)) <= 100
 
 
+@pytest.mark.usefixtures("fewer_ranked")
 def test_the_command_prints_text_and_json(tmp_path):
     write_trace(synthesize(3, 8, 2, 60, n_turns=2, expert_bytes=1 << 20), tmp_path / "x.trace")
     done = run("advise", tmp_path / "x.trace", "--cache-mib", "6")
@@ -149,6 +150,7 @@ def test_a_parameter_that_is_not_tried_is_refused(tmp_path, param, sentence):
     assert sentence in done.err
 
 
+@pytest.mark.usefixtures("fewer_ranked")
 def test_what_is_not_worth_building_is_no_base_of_the_rest(tmp_path):
     """LRU stays where a gain would not be felt, and the figures of the rest are of LRU."""
     advice = advise(timed(tmp_path), cache_bytes=150 << 20)
@@ -160,6 +162,7 @@ def test_what_is_not_worth_building_is_no_base_of_the_rest(tmp_path):
     assert any("makes no mistake" in f.sentence and " ms instead of" in f.sentence for f in rest)
 
 
+@pytest.mark.usefixtures("fewer_ranked")
 def test_where_nothing_beats_lru_it_says_keep_lru():
     """With a cache for almost everything, policies hardly differ."""
     trace = synthesize(2, 4, 2, 40, n_turns=2, prefill=4, expert_bytes=1 << 20)
@@ -194,6 +197,7 @@ def test_without_sizes_it_says_what_to_give(tmp_path):
         advise(tracekit.from_arrays(experts, n_expert=8, prompt_lengths=[8]))
 
 
+@pytest.mark.usefixtures("fewer_ranked")
 def test_a_model_of_one_layer_has_nothing_to_read_ahead():
     advice = advise(synthesize(1, 16, 2, 80, n_turns=2, prefill=4))
     assert {finding.topic for finding in advice.findings} <= {"policy", "cache size"}

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from exact_engine import session
-from families import slow_unless
+from families import slow_if_rare, slow_unless
 from recorded_runs import BUDGET, counts_of, drafted, plain, recorded, residency_of, with_residency
 
 from tracekit.formats import open_any
@@ -22,6 +22,7 @@ from tracekit.trace.layers import layers_table
 from tracekit.trace.schema import DECODE, routing_schema
 
 PLAIN = [cls.name for cls in POLICIES if is_plain(cls)]
+pytestmark = pytest.mark.usefixtures("fewer_tried")
 
 
 # ---- what agrees --------------------------------------------------------------------------------
@@ -43,7 +44,7 @@ def test_the_recording_of_the_budget_that_it_names_agrees():
     assert trace.warnings == []
 
 
-@pytest.mark.parametrize("policy", PLAIN)
+@pytest.mark.parametrize("policy", slow_if_rare(PLAIN))
 def test_the_policy_that_the_trace_names_is_replayed(policy):
     trace = plain()
     found = verify(with_residency(trace, residency_of(trace, policy, BUDGET), BUDGET, policy))
@@ -143,7 +144,7 @@ def test_a_budget_that_is_no_round_number_is_found():
     assert len(name) <= 5
 
 
-@pytest.mark.parametrize("policy", [name for name in PLAIN if name != "lru"])
+@pytest.mark.parametrize("policy", slow_if_rare(name for name in PLAIN if name != "lru"))
 def test_another_policy_is_found(policy):
     found = verify(recorded(plain(200), policy))
     assert found.policy == "lru"

@@ -15,6 +15,7 @@ from tracekit.trace import Trace, TraceError, UsageError, synthesize, write_trac
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.folder import TraceFolder, keep_agreement
 
+pytestmark = pytest.mark.usefixtures("fewer_tried")
 SAID = "differs from the recording in "
 
 

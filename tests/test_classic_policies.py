@@ -1,4 +1,7 @@
-"""The classic policies beside LRU, LFU and Belady; and where `pin` learns what is hot."""
+"""The classic policies beside LRU, LFU and Belady; and where `pin` learns what is hot.
+
+What replays them is in the slow suite (`families.RARE_POLICIES`).
+"""
 
 import json
 import re
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 from cache_runs import EXAMPLES, Run, cases, long_case
 from cli_helpers import run, write_csv
+from families import slow_if_rare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +24,7 @@ from tracekit.trace.errors import MissingDataError
 # ---- what they become at the ends of their parameters -------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "params", "same"),
     [
@@ -30,7 +35,7 @@ from tracekit.trace.errors import MissingDataError
     ],
 )
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(case=st.one_of(cases(max_layers=1), st.just(long_case())))
+@given(case=st.one_of(cases(max_layers=1), st.builds(long_case)))
 def test_at_an_end_of_its_parameter_it_is(spec, params, same, case):
     batches, budgets = case.batches, np.array(case.budgets)
     cells = load_policy(spec, params).simulate(batches, budgets, per_lookup=True)
@@ -64,14 +69,16 @@ SCAN = Run({0: 1}, 40, 1, tuple((0, True, t, {0: [(e,)]}) for t, e in enumerate(
 
 @pytest.mark.parametrize(
     ("name", "survives"),
-    [
-        ("lru", False),
-        ("arc", True),
-        ("s3-fifo", True),
-        ("lrfu", True),
-        ("lfu-da", True),
-        ("heat", True),
-    ],
+    slow_if_rare(
+        [
+            ("lru", False),
+            ("arc", True),
+            ("s3-fifo", True),
+            ("lrfu", True),
+            ("lfu-da", True),
+            ("heat", True),
+        ]
+    ),
 )
 def test_a_scan_pushes_out_what_is_used_often_or_not(name, survives):
     (cell,) = load_policy(name).simulate(build_batches(SCAN.trace()), np.array([10]), True)
@@ -179,6 +186,7 @@ class TextbookS3FIFO:
                 evicted = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "textbook"), [("arc", TextbookARC), ("s3-fifo", TextbookS3FIFO)])
 @pytest.mark.parametrize("capacity", [1, 2, 7, 20])
 def test_one_request_at_a_time_it_is_the_paper(name, textbook, capacity):
@@ -197,6 +205,7 @@ def test_one_request_at_a_time_it_is_the_paper(name, textbook, capacity):
 # ---- where the closures stand -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_mean_closure_is_what_is_known(phone_traces):
     """(policy − LRU) / (Belady − LRU) of decode hit rates, the mean over five budgets, in percent."""
     trace = open_trace(phone_traces / "traces" / "bundled-2026-11.trace")
@@ -270,6 +279,7 @@ def test_a_single_turn_says_what_to_give():
     assert any(re.match(f"Left out: pin, because {sentence}", note) for note in result.notes)
 
 
+@pytest.mark.slow
 def test_what_is_pinned_stays():
     """Room for two of four experts: the pinned one is read once, whatever else is asked for."""
     one_layer = Run({0: 1}, 4, 1, tuple(
@@ -321,6 +331,7 @@ def test_counts_that_nobody_goes_by_are_refused():
     assert str(error.value) == "--pin-from is for policies that go by counts, such as pin; add one."
 
 
+@pytest.mark.slow
 def test_another_trace_is_counted():
     learned = replay(THREE, "pin", cache_bytes=3, train=OTHER).records
     assert replay(THREE, "pin", cache_bytes=3, pin_from=OTHER).records == learned

@@ -64,9 +64,9 @@ def test_a_result_goes_to_stdout_and_the_rest_to_stderr(tmp_path):
     assert run("replay", cut, "--format", "csv", "-q").err == ""
 
 
-def test_a_closed_pipe_ends_the_command_quietly(small):
+def test_a_closed_pipe_ends_the_command_quietly():
     running = subprocess.Popen(
-        [*TRACEKIT, "info", small], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*TRACEKIT, "formats"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     running.stdout.close()
     assert running.stderr.read() == b""
@@ -118,7 +118,8 @@ def test_a_command_runs_with_stdout_closed(small):
     assert (done.code, done.err) == (0, "")
 
 
-@pytest.mark.parametrize("command", slow_unless(["info", "replay"], "info"))
+@pytest.mark.slow  # the fast suite prints help there
+@pytest.mark.parametrize("command", ["info", "replay"])
 def test_a_full_disk_behind_stdout_gives_one_sentence(small, command):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -128,11 +129,14 @@ def test_a_full_disk_behind_stdout_gives_one_sentence(small, command):
     assert done.stderr == "Error: Reading or writing failed: No space left on device.\n"
 
 
-def test_a_full_disk_leaves_nothing_half_written(small, tmp_path):
+def test_a_full_disk_is_named(small):
     done = run("replay", small, "--format", "csv", "-o", "/dev/full", "-q")
     assert done.code == 1
     assert done.err == "Error: Cannot write /dev/full: the disk is full; free some space.\n"
 
+
+@pytest.mark.slow  # the fast suite fills the disk of a writer: test_writer
+def test_a_full_disk_leaves_nothing_half_written(small, tmp_path):
     # A limit on the size of files ends a write in the middle as a full disk does.
     out = tmp_path / "out.json"
     done = run_process(
@@ -166,16 +170,17 @@ def _not_even_root_writes_where_it_may_not() -> None:
         ctypes.CDLL(None).prctl(drop_capability, override_permissions, 0, 0, 0)
 
 
-def test_a_read_only_folder_is_refused_before_the_work(small, tmp_path):
+@pytest.mark.parametrize("command", slow_unless(["replay", "import"], "import"))
+def test_a_read_only_folder_is_refused_before_the_work(small, tmp_path, command):
     folder = tmp_path / "kept"
     folder.mkdir()
     folder.chmod(0o555)
-    for args in (("replay", small, "-o", folder / "x.csv"), ("import", small, "-o", folder / "x")):
-        done = run_process(*args, preexec_fn=_not_even_root_writes_where_it_may_not)
-        assert done.code == 2
-        assert done.err == (
-            f"Error: Cannot write {args[-1]}: the folder {folder} is not writable.\n"
-        )
+    out = folder / "x.csv"
+    done = run_process(
+        *(command, small, "-o", out), preexec_fn=_not_even_root_writes_where_it_may_not
+    )
+    assert done.code == 2
+    assert done.err == f"Error: Cannot write {out}: the folder {folder} is not writable.\n"
     assert list(folder.iterdir()) == []
 
 

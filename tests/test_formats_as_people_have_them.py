@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from drawn_run import Drawn, small_run
@@ -100,6 +101,56 @@ def test_slots_that_only_fill_up_lists_are_left_out(write, opened):
         opened(write(padded))
 
 
+@pytest.mark.parametrize("write", [json_lines, as_table])
+@pytest.mark.parametrize("name", ["weights", "residency", "dropped"])
+def test_a_column_may_be_null_in_its_first_rows_or_in_all(name, write, opened):
+    for n_null in (4, len(ROWS)):
+        rows = [{**row, name: [1, 0] if n >= n_null else None} for n, row in enumerate(ROWS)]
+        trace = opened(write(rows))
+        assert trace.has(name) == (n_null < len(ROWS))
+        assert np.array_equal(np.sort(experts_of(trace)), np.sort(EXPERTS))
+        values = trace.routing([name])[name]
+        unknown = np.isnan(values) if name == "weights" else values == 255
+        assert unknown.all(axis=1).sum() == n_null
+
+
+def test_phases_alone_show_the_passes_of_arrays(opened):
+    phase = np.array([0, 0, 0, 1, 0, 0, 1])
+    words = np.where(phase == 0, "Prompt", "decode")
+    prompt = np.array(["b", "b", "b", "b", "a", "a", "a"])
+    for given in (phase, phase.astype(bool), words):
+        arrays = saved(np.savez, experts=EXPERTS, phase=given, prompt=prompt)
+        steps = opened(arrays).steps(["turn", "pass"])
+        assert steps["turn"].tolist() == [0, 0, 0, 0, 1, 1, 1]
+        assert steps["pass"].tolist() == [0, 0, 0, 1, 2, 2, 3]
+        assert opened(arrays, chunk=2).steps(["pass"])["pass"].tolist() == [0, 0, 1, 2, 3, 3, 4]
+
+
+def test_numbers_of_layers_may_count_dense_ones(opened):
+    experts = np.zeros((7, 4, 2), np.int16)
+    experts[:, [1, 3]] = EXPERTS
+    trace = opened(saved(np.savez, experts=experts, layers=[0, 1, 2, 5]))
+    assert trace.moe_layers.tolist() == [1, 5]
+    assert np.array_equal(experts_of(trace), EXPERTS)
+
+
+def test_logits_may_be_kept_by_the_number_of_their_layer(opened):
+    logits = np.zeros((7, 2, 8), np.float32)
+    np.put_along_axis(logits, EXPERTS.astype(int), np.float32([2, 1]), axis=2)
+    saved_logits = saved_by_torch(
+        {layer: T(logits[:, n].copy()) for n, layer in enumerate((3, 12))}
+    )
+    trace = opened(saved_logits, top_k=2)
+    assert trace.moe_layers.tolist() == [3, 12]
+    assert np.array_equal(experts_of(trace), EXPERTS)
+
+
+def test_the_case_of_the_names_of_arrays_does_not_matter(opened):
+    trace = opened(saved(np.savez, Experts=EXPERTS, Prompt_Lengths=[3], N_EXPERT=20))
+    assert trace.facts.model.n_expert == 20
+    assert trace.steps(["pass"])["pass"].tolist() == [0, 0, 0, 1, 2, 3, 4]
+
+
 def test_slots_that_only_fill_up_an_array_are_left_out(opened):
     padded = np.full((7, 3, 8), -1)
     padded[:, 1:, :2] = EXPERTS
@@ -145,6 +196,7 @@ def test_a_dump_of_no_pass_is_beside_others(tmp_path):
     ("content", "words"),
     [
         (CSV.encode("utf-16"), "it is text as UTF-16: save it as UTF-8"),
+        (b'data: {"choices": []}\n\ndata: [DONE]\n', "ask the server without stream"),
         (pa.Codec("zstd").compress(CSV.encode(), asbytes=True), "it is packed with zstd: unpack"),
         (bz2.compress(CSV.encode()), "it is packed with bzip2: unpack"),
         (lzma.compress(CSV.encode()), "it is packed with xz: unpack"),
@@ -160,6 +212,25 @@ def test_a_dump_of_no_pass_is_beside_others(tmp_path):
         (
             saved(np.savez, experts=EXPERTS, lengths=[4, 3], prompt_lengths=[2, 5]),
             "the prompt of run 1 has 5 tokens, and the run 3 with it",
+        ),
+        (saved_by_torch({"experts": T(EXPERTS)}), "numpy.savez.FILE, experts=tensor.cpu"),
+        (saved_by_torch({"records": []}), "a dump of SGLang's recorder without a pass"),
+        (saved(np.savez, router_logits=EXPERTS * 1.0), "add experts = numpy.argsort"),
+        (
+            saved(lambda file: feather.write_feather(pa.table({"a": [1]}), file)),
+            "write the table as Parquet",
+        ),
+        (
+            saved(np.savez, experts=EXPERTS, phase=["prefill"] * 6 + ["x"]),
+            "phase has 'x', neither prefill nor decode",
+        ),
+        (
+            json_lines([*ROWS, {**ROWS[0], "layer": "1"}]),
+            'line 15: layer is "1", where a whole number is due',
+        ),
+        (
+            json_lines([*ROWS, {**ROWS[0], "experts": ["a", 2]}]),
+            "where a list of whole numbers is due",
         ),
         (
             "token,layer,expert\n1,1,3\n0,0,1\n1,0,2\n0,1,5\n0,1,4\n1,1,2\n0,0,3\n1,0,1\n",
@@ -185,6 +256,7 @@ def test_files_beside_a_run_are_passed_over_or_named(tmp_path):
     (folder / "b.jsonl").write_bytes(routing_lines())
     (folder / ".DS_Store").write_bytes(b"\0\0\0\1Bud1")
     (folder / ".cache").mkdir()
+    (folder / "_SUCCESS").touch()
     (folder / ".cache" / "b.jsonl").write_bytes(routing_lines())
     assert len(np.unique(open_any(folder).steps(["turn"])["turn"])) == 1
     (folder / "README.md").write_text("how it was run")

@@ -358,6 +358,20 @@ def test_stages_of_a_pipeline_are_told_by_the_number_of_layers(write):
     assert np.array_equal(found, np.sort(np.concatenate(experts), -1))
 
 
+@pytest.mark.parametrize("n_layer", [None, 6])
+def test_stages_whose_layers_have_the_model_s_own_numbers_are_told_by_them(n_layer, write):
+    *_, experts = routed([6, 4, 2], [1, 2, 5])
+    files = {}
+    for rank, (places, layers) in enumerate((([0, 1], [1, 2]), ([2], [5])) * 2):
+        half = slice(rank // 2, None, 2)  # the ranks of a stage have other tokens
+        files |= router_trace([each[half][:, places] for each in experts], layers, rank)
+    trace = open_any(write(files), options=ImportOptions(n_layer=n_layer))
+    assert trace.moe_layers.tolist() == [1, 2, 5]
+    both = [np.concatenate((each[0::2], each[1::2])) for each in experts]
+    assert same(trace, np.sort(np.concatenate(both), -1))
+    assert [p for _, p, *_ in steps(trace)] == [0] * 6 + [1] * 4 + [2] * 2
+
+
 def test_layers_of_further_tokens_are_left_out(write):
     *_, experts = routed(SIZES, [0, 1])
     rows = [json.loads(line) for line in router_trace(experts, [0, 1]).popitem()[1].splitlines()]

@@ -321,3 +321,11 @@ def test_the_sample_routing_is_the_same_from_every_server(opened):
     for answer in (vllm_lists(EXPERTS, 3), server_files.megatron(EXPERTS, 3)):
         assert np.array_equal(grids(opened(answer))[0], expected)
     assert np.array_equal(grids(opened(sglang(EXPERTS, 3), n_layer=2, top_k=2))[0], expected)
+
+
+def test_a_response_of_no_token_is_passed_over(opened):
+    nothing = vllm_lists(EXPERTS[:0], 0)
+    for answers in ([vllm_lists(EXPERTS, 3), nothing], [nothing, vllm_lists(EXPERTS, 3)]):
+        trace = opened(lines(answers))
+        assert trace.n_turns == 1
+        assert same(trace, EXPERTS)

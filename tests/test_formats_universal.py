@@ -272,6 +272,28 @@ def test_several_files_are_turns_of_one_run(kind, write):
     assert runs.is_of(open_any(folder), run)
 
 
+@pytest.mark.parametrize("order", ["engine", "token"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_file_may_go_on_with_the_prompt_of_the_one_before(kind, order, write):
+    run = runs.made(prompts=2, layers=2)
+    rows = runs.rows_of(run, order)
+    for left_out in ("", "prompt"):
+        taken = [{name: row[name] for name in row if name != left_out} for row in rows]
+        for cut in range(1, len(taken) - 2, 23):
+            parts = [taken[:cut], taken[cut : cut + 2], taken[cut + 2 :]]
+            trace = open_any([write(TABLES[kind](part), f"{n}") for n, part in enumerate(parts)])
+            assert runs.is_of(trace, run)
+            assert trace.warnings == []
+
+
+def test_what_is_wrong_in_a_file_that_goes_on_is_named_there(write):
+    rows = runs.rows_of(runs.made())
+    rows[9]["expert"] = rows[8]["expert"]
+    paths = [write(TABLES["parquet"](part), f"{n}") for n, part in enumerate((rows[:6], rows[6:]))]
+    with pytest.raises(TraceError, match=rf"{paths[1]}, row 3, column expert"):
+        open_any(paths)
+
+
 def test_files_of_two_formats_are_no_run(write):
     run = runs.made()
     paths = [write(runs.as_npz(run), "a"), write(runs.as_csv(runs.rows_of(run)), "b")]
@@ -321,6 +343,10 @@ WRONG_ARRAYS = {
     "prompts": ({"experts": IDS, "prompt_lengths": [1, 1]}, "prompt_lengths has 2 prompts"),
     "layers": ({"experts": IDS, "layers": [3, 1]}, "layers does not ascend"),
     "weights": ({"experts": IDS, "weights": IDS[:1] * 0.1}, "weights is an array of float64"),
+    "a mask": (
+        {"experts": np.eye(4, dtype=np.uint8)[IDS].sum(axis=2)},
+        "holds only 0 and 1, as a mask of the selected experts does",
+    ),
     "twice": ({"experts": IDS * 0 + 5}, "expert 5 stands twice"),
     "too large": ({"experts": IDS + 70000}, "70000 is no whole number from 0 to 65535"),
     "n_expert": ({"experts": IDS, "n_expert": 3}, "expert 3 is not below the model's n_expert = 3"),

@@ -270,6 +270,9 @@ def test_a_config_gives_an_estimate_and_says_so(folder):
         ({"mlp_only_layers": None, "expert_layer_period": 2, "expert_layer_offset": 1}, [1, 3, 5]),
         ({"mlp_only_layers": None, "interleave_moe_layer_step": 3}, [2, 5]),
         ({"mlp_only_layers": None, "moe_layers": [4, 2]}, [2, 4]),
+        ({"moe_layers_enum": "4, 5"}, [4, 5]),
+        ({"mlp_layer_types": ["dense", *["sparse"] * 4, "dense"]}, [1, 2, 3, 4]),
+        ({"hybrid_override_pattern": "ME*E-E"}, [1, 3, 5]),
     ],
 )
 def test_which_layers_are_dense(folder, changes, layers):
@@ -281,6 +284,8 @@ def test_which_layers_are_dense(folder, changes, layers):
     ("changes", "each"),
     [
         ({"torch_dtype": "float32"}, 4),
+        ({"moe_intermediate_size": [INNER] * 6}, 2),
+        ({"model_type": "nemotron_h"}, 2 * 2 / 3),  # up and down, no gate
         ({"quantization_config": {"quant_method": "fp8"}}, 1),
         ({"quantization_config": {"quant_method": "mxfp4"}}, 17 / 32),
         ({"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 32}}, 4.625 / 8),
@@ -296,6 +301,20 @@ def test_the_config_of_a_model_that_also_sees(folder):
     nested = {"model_type": "a", "vision_config": {"hidden_size": 3}, "text_config": CONFIG}
     (folder / "config.json").write_text(json.dumps(nested))
     assert read_model(folder / "config.json").facts.arch == "qwen3_moe"
+    assert set(sizes(read_model(folder / "config.json")).values()) == {EXPERT_BYTES}
+    text = {name: value for name, value in CONFIG.items() if name != "torch_dtype"}
+    nested |= {"text_config": {**text, "dtype": None}, "dtype": "float32"}
+    (folder / "config.json").write_text(json.dumps(nested))
+    assert set(sizes(read_model(folder / "config.json")).values()) == {2 * EXPERT_BYTES}
+
+
+def test_the_config_of_a_model_whose_experts_have_a_part_of_their_own(folder):
+    experts = {"ffn_hidden_size": 5, "moe_num_experts": 16, "moe_top_k": 4}
+    config = {"model_type": "dbrx", "d_model": 8, "n_layers": 2, "ffn_config": experts}
+    (folder / "config.json").write_text(json.dumps(config))
+    model = read_model(folder / "config.json")
+    assert (model.facts.n_expert, model.facts.top_k) == (16, 4)
+    assert sizes(model) == dict.fromkeys([0, 1], 3 * 8 * 5 * 2)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ TIMED = ("time", "time-curves", "layer-times")  # which need the times of tokens
 DRAWN_ONCE = {
     *("horizon", "recall", "history", "gains", "time", "time-curves", "layer-times", "read-bytes"),
     *("popularity-sorted", "reuse", "reuse-tokens", "overlap", "concentration", "pinning"),
-    *("predictability", "popularity", "working-set"),
+    *("predictability", "popularity", "working-set", "closure"),
 }
 NEEDY = ("horizon", "history", "overlap", *TIMED)  # which cannot do with one token of one layer
 

@@ -13,7 +13,7 @@ import classic_reference  # noqa: F401
 import numpy as np
 import pytest
 from cache_runs import EXAMPLES, cases, long_case
-from families import slow_where
+from families import RARE_POLICIES, slow_if_rare, slow_where
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from policy_replays import (
@@ -59,7 +59,7 @@ def test_every_oracle_is_of_a_policy():
     assert set(ORACLES) <= set(REGISTERED)
 
 
-@pytest.mark.parametrize("name", [name for name in REGISTERED if name in ORACLES])
+@pytest.mark.parametrize("name", slow_if_rare(name for name in REGISTERED if name in ORACLES))
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=cases(), data=st.data())
 def test_it_agrees_with_its_oracle_on_every_lookup(name, case, data):
@@ -72,11 +72,11 @@ def test_it_agrees_with_its_oracle_on_every_lookup(name, case, data):
     check_answers(name, case, params, case.budgets)
 
 
-# Their long runs take a second each, most of it the oracle's. The fast suite keeps one of recency, the
-# one that learns most on its way, and every policy that is new.
-LONG_RUNS_ARE_SLOW = {
-    *("arc", "belady", "bound", "drop-cold", "fewer-experts", "heat", "layer-lfu", "layer-lru"),
-    *("lfu", "lfu-da", "lrfu", "pin", "prefetch", "random", "retention", "ring", "s3-fifo"),
+# Their long runs take a second each, most of it the oracle's. The fast suite keeps the one that learns
+# most on its way, and every policy that is new.
+LONG_RUNS_ARE_SLOW = RARE_POLICIES | {
+    *("belady", "bound", "drop-cold", "layer-lru", "lfu", "lru"),
+    *("prefetch", "random", "retention", "ring"),
 }
 
 
@@ -143,7 +143,7 @@ def check_cell(cell, loads, expected):
         assert cell.counters[name] == pytest.approx(value, abs=1e-6), name
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_what_counts_changes_no_decision(spec):
     """What warms the cache and what is skipped is replayed like all else; figures leave it out."""
     policy = load_policy(spec, PARAMS.get(spec))
@@ -163,7 +163,7 @@ def test_what_counts_changes_no_decision(spec):
 # ---- the accounting ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_hits_are_lookups_that_hit(spec):
     for replay, cell in each_cell(spec):
         asked, lookups = replay.batches.lookups, replay.lookups(cell)
@@ -174,7 +174,7 @@ def test_hits_are_lookups_that_hit(spec):
         assert cell.hits.tolist() == flags
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_what_was_never_read_does_not_hit(spec):
     for replay, cell in each_cell(spec):
         if not replay.policy.speculative:
@@ -182,7 +182,7 @@ def test_what_was_never_read_does_not_hit(spec):
             assert not cell.hit[first].any()
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_bytes_read_are_those_of_the_misses(spec):
     for replay, cell in each_cell(spec):
         missed = (replay.lookups(cell) - cell.hits) * replay.sizes
@@ -196,7 +196,7 @@ def test_bytes_read_are_those_of_the_misses(spec):
             assert (replay.read(cell) == missed).all()
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_a_batch_stays_until_the_next_is_looked_up(spec):
     """Eviction never takes what the batch touched, so the next batch finds it."""
     for replay, cell in each_cell(spec):
@@ -222,13 +222,13 @@ def caches_of(spec):
         yield from (in_layers if replay.policy.in_shares else in_all)(replay, cell)
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_it_keeps_to_its_budget_or_to_the_batch_alone(spec):
     for resident, _, budget, _, in_hand in caches_of(spec):
         assert resident <= max(budget, in_hand)
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_it_evicts_no_more_than_must_go(spec):
     """Before the last eviction more than the budget was resident.
 
@@ -241,7 +241,7 @@ def test_it_evicts_no_more_than_must_go(spec):
             assert resident + last > budget
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_with_room_for_all_every_key_misses_once(spec):
     for replay in replays(spec):
         cell, n_keys = replay.cells[-1], len(np.unique(replay.batches.keys))
@@ -253,7 +253,7 @@ def test_with_room_for_all_every_key_misses_once(spec):
         assert not replay.evicted(cell).any()
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_no_demand_policy_within_its_budget_beats_the_bound(spec):
     for replay in replays(spec):
         if replay.policy.speculative or replay.policy.lossy:
@@ -327,7 +327,7 @@ def without_future(batches, b):
     return replace(batches.only(np.arange(b)), weights=weights, guesses=guesses)
 
 
-@pytest.mark.parametrize("spec", [s for s in CELLS if not POLICIES.find(s).offline])
+@pytest.mark.parametrize("spec", slow_if_rare(s for s in CELLS if not POLICIES.find(s).offline))
 def test_it_does_not_know_the_future(spec):
     rng = np.random.default_rng(0)
     for replay in replays(spec):
@@ -363,7 +363,7 @@ def then_asked_for(batches, b, key):
     return replace(past, **longer, rows=np.concatenate([past.rows, row]), guesses=guesses)
 
 
-@pytest.mark.parametrize("spec", [s for s in CELLS if not POLICIES.find(s).offline])
+@pytest.mark.parametrize("spec", slow_if_rare(s for s in CELLS if not POLICIES.find(s).offline))
 def test_what_is_resident_does_not_depend_on_what_comes(spec):
     """Ask for each key after the same past: those that hit make up the resident bytes.
 
@@ -380,7 +380,7 @@ def test_what_is_resident_does_not_depend_on_what_comes(spec):
         assert found.tolist() == [cell.resident_bytes[b - 1] for cell in replay.cells]
 
 
-@pytest.mark.parametrize("spec", EVERY)
+@pytest.mark.parametrize("spec", slow_if_rare(EVERY))
 def test_an_answer_does_not_depend_on_the_other_budgets(spec):
     for replay in replays(spec):
         batches, budgets = replay.batches, replay.case.budgets
@@ -394,7 +394,7 @@ def test_an_answer_does_not_depend_on_the_other_budgets(spec):
         assert all(map(same, cells, [*reversed(replay.cells)] * 2))
 
 
-@pytest.mark.parametrize("spec", EVERY)
+@pytest.mark.parametrize("spec", slow_if_rare(EVERY))
 def test_flags_of_lookups_are_given_if_asked_for(spec):
     for replay in replays(spec):
         plain = replay.policy.simulate(replay.batches, np.array(replay.case.budgets))
@@ -406,7 +406,7 @@ def test_flags_of_lookups_are_given_if_asked_for(spec):
             assert same(cell, without)
 
 
-@pytest.mark.parametrize("spec", EVERY)
+@pytest.mark.parametrize("spec", slow_if_rare(EVERY))
 def test_threads_change_nothing(spec):
     batches = build_batches(synthesize(4, 16, 2, 300, expert_bytes=[2, 3, 3, 5]))
     rng = np.random.default_rng(0)
@@ -445,7 +445,7 @@ def test_it_says_what_it_is(spec):
         assert isinstance(params.horizon, int)
 
 
-@pytest.mark.parametrize("spec", CELLS)
+@pytest.mark.parametrize("spec", slow_if_rare(CELLS))
 def test_its_counters_are_those_it_declares(spec):
     kinds = {Unit.FRACTION: float, Unit.COUNT: int, Unit.BYTES: int}
     for replay, cell in each_cell(spec):
@@ -456,7 +456,7 @@ def test_its_counters_are_those_it_declares(spec):
             assert figure.nullable if value is None else type(value) is kinds[figure.unit]
 
 
-@pytest.mark.parametrize("spec", EVERY)
+@pytest.mark.parametrize("spec", slow_if_rare(EVERY))
 def test_it_answers_with_cells_or_with_limits(spec):
     for replay in replays(spec):
         kind = Limit if replay.policy.gives_limits else Cell

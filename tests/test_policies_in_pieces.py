@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 from cache_runs import long_case
-from families import slow_where
+from families import RARE_POLICIES, slow_where
 from policy_replays import PARAMS, REGISTERED, drawn_cases
 
 import tracekit
@@ -48,7 +48,8 @@ ALSO_PASS_BY_PASS = ("lru", "follow", "belady")
 
 
 def is_slow(name, n_passes):
-    return n_passes == 2 or (n_passes == 1 and name in KNOWN - {*ALSO_PASS_BY_PASS})
+    is_known = name in KNOWN - {*ALSO_PASS_BY_PASS}
+    return n_passes == 2 or (n_passes == 1 and is_known) or name in RARE_POLICIES
 
 
 @pytest.mark.parametrize(

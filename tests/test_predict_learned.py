@@ -1,5 +1,7 @@
 """Predictors that learn: what they learn from, what they are scored on, and fits redone by hand."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from families import slow_unless
@@ -128,6 +130,7 @@ def test_combined_is_ridge_with_a_table_that_knows_neither_turn():
     previous[1:] = run.logits[:-1]
     first = np.append(True, run.turn[1:] != run.turn[:-1])
 
+    @cache
     def table(layer, token, without):
         inside = ~np.isin(run.turn, list(without))
         chosen = np.zeros((inside.sum(), 8))
@@ -142,7 +145,10 @@ def test_combined_is_ridge_with_a_table_that_knows_neither_turn():
         for turn in range(3):
             held = run.turn == turn
             tables = np.array(
-                [table(layer, t, {turn, u}) for t, u in zip(run.token, run.turn, strict=True)]
+                [
+                    table(layer, int(t), frozenset({turn, int(u)}))
+                    for t, u in zip(run.token, run.turn, strict=True)
+                ]
             )
             features = np.concatenate([stale, tables, previous[:, layer]], axis=1).astype(float)
             rows = ~held & ~first

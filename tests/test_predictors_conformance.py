@@ -50,14 +50,19 @@ SUBJECTS = [
 ]
 
 
-# These learn token by token in Python, so each check of them takes a second. The fast suite keeps the
-# checks that tell most of them; the slow suite and every predictor that is new have all.
+# Some of these learn token by token in Python, so each check of them takes a second; the others vary a
+# predictor that has all checks. The fast suite keeps the checks that tell most of them; the slow suite
+# and every predictor that is new have all.
 FEW_CHECKS = {
     "again": ("weights_sum_to_one",),
     "layer-table": ("what_is_ranked_is_known",),
     "recall": ("looks_only_back", "blocks_and_threads_change_nothing"),
     "recall-gate": ("held_out_turns_are_not_learned", "needs_are_declared"),
     "combined": ("held_out_turns_are_not_learned", "the_scorer_counts_every_routing"),
+    "embedding-gate": ("looks_only_back", "needs_are_declared"),
+    "layer-lag": ("looks_only_back", "horizon_is_kept_to"),
+    "stale-gate-renorm": ("weights_sum_to_one",),
+    "static-hot-insample": ("what_is_ranked_is_known",),
     "stale-gate-fit": ("held_out_turns_are_not_learned", "horizon_is_kept_to"),
 }
 

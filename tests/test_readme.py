@@ -50,6 +50,7 @@ def test_the_figures_of_the_first_page_are_those_of_a_replay() -> None:
     assert list(shown) == found
 
 
+@pytest.mark.slow  # the fast suite runs the commands of the README beside it
 def test_what_reading_ahead_is_said_to_bring_is_what_it_brings() -> None:
     sentence = (
         r"Here LRU hits ([\d.]+) %\sand follow ([\d.]+) %; reading ahead by recall makes that "
@@ -107,7 +108,7 @@ def test_the_lines_that_write_arrays_lead_to_a_trace(tmp_path, monkeypatch) -> N
 
 AHEAD = "prefetch.predictor=again:Again"
 OWN = {
-    "a policy": ("replay {} --policy lru,first_in:FirstIn", "\nfirst-in "),
+    "a policy": ("replay {} --policy lru,first_in:FirstIn --cache-mib 2.4", "\nfirst-in "),
     "a predictor": ("predict {} --predictor again:Again,prev-token", "again "),
     "both": (f"replay {{}} --policy lru,prefetch --param {AHEAD}", AHEAD.partition(".")[2]),
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cache_runs import Run, runs
+from families import few_and_all
 from hypothesis import given, settings
 from reference import lru
 
@@ -107,9 +108,12 @@ def test_a_rate_without_lookups_is_null():
     assert record["over_budget_decode"] is None
 
 
-def test_a_trace_without_a_routing_has_no_rates():
+@pytest.mark.parametrize(
+    "names",
+    few_and_all(c.name for c in POLICIES if not (c.needs_predictor or c.needs_popularity)),
+)
+def test_a_trace_without_a_routing_has_no_rates(names):
     trace = Run(sizes={1: 10, 3: 20}, n_expert=4, top_k=2, passes=()).trace()
-    names = [cls.name for cls in POLICIES if not (cls.needs_predictor or cls.needs_popularity)]
     result = replay(trace, names, cache_bytes=[0, 15], per_layer=True)
     for record in result.records:
         assert (record["lookups"], record["hits"], record["read_bytes"]) == (0, 0, 0)

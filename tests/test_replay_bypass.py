@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cache_runs import Run, cases
 from cli_helpers import run
+from families import few_and_all
 from hypothesis import given, settings
 
 from tracekit import analysis, open_trace
@@ -17,10 +18,12 @@ from tracekit.report import build_report
 from tracekit.studies import sweep
 from tracekit.trace import UsageError, synthesize, write_trace
 
+pytestmark = pytest.mark.usefixtures("fewer_tried")
+
 MIB = 2**20
 # Two experts in turns, and room for one of them.
 IN_TURNS = Run({0: MIB}, 2, 1, tuple((0, True, t, {0: [(t % 2,)]}) for t in range(20))).trace()
-WITHOUT_MORE = [cls.name for cls in POLICIES if not (cls.needs_predictor or cls.lossy)]
+WITHOUT_MORE = few_and_all(c.name for c in POLICIES if not (c.needs_predictor or c.lossy))
 
 
 class PinsTheFirst(PlainPolicy):
@@ -84,13 +87,14 @@ def test_dropping_at_once_beats_the_bound_of_what_keeps_its_loads(phone_traces):
     assert wider == {"bound": 74.1}
 
 
+@pytest.mark.parametrize("policies", WITHOUT_MORE)
 @settings(max_examples=15, deadline=None)
 @given(case=cases())
-def test_a_row_that_is_compared_with_the_bound_is_under_it(case):
+def test_a_row_that_is_compared_with_the_bound_is_under_it(policies, case):
     """Whatever the policy: in shares, over its budget in a prompt only, or under a routing."""
     result = replay(
         case.run.trace(),
-        WITHOUT_MORE,
+        policies,
         cache_bytes=case.budgets,
         bypass=case.bypass,
     )

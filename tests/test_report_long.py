@@ -72,7 +72,7 @@ def test_what_is_not_long_is_studied_whole(trace):
     assert studied(trace).notes == studied(trace).warnings == []
 
 
-@pytest.mark.usefixtures("as_long")
+@pytest.mark.usefixtures("as_long", "fewer_ranked")
 def test_the_page_says_what_is_of_an_excerpt(trace, monkeypatch):
     monkeypatch.setattr("tracekit.report.matrix.MOST_LOOKUPS", 7 * 8)
     page = report(trace, advice=True)

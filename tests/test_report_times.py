@@ -1,6 +1,7 @@
 """The report: it begins with the advice, and says how long a token takes where a trace says it."""
 
 import pytest
+from families import ranking_without
 from report_pages import Page, plain, report
 from timed_runs import timed
 
@@ -16,10 +17,12 @@ def trace(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(trace):
-    return Page(build_report(trace, pictures={"time": ("time", "time-curves")}))
+def page(trace, left_out):
+    with ranking_without(left_out):
+        return Page(build_report(trace, pictures={"time": ("time", "time-curves")}))
 
 
+@pytest.mark.usefixtures("fewer_ranked")
 def test_the_page_begins_with_the_advice(trace, page):
     short, advice = plain(page.by_id("short")["text"]), advise(trace)
     at = 0

@@ -45,8 +45,9 @@ def test_few_tries_show_the_same():
     assert share_shown(np.tile(ABBA, 2), 0.2, 200) >= 0.93
 
 
+@pytest.mark.slow  # to import scipy.stats takes a second
 def test_the_interval_is_that_of_a_t_test_between_runs():
-    from scipy.stats import ttest_ind  # slow to import
+    from scipy.stats import ttest_ind
 
     is_b = np.tile(ABBA, 2)
     effect = effect_of(drawn_runs(np.random.default_rng(0), is_b, 0.1), is_b)

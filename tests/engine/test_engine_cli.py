@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from families import slow_unless
 from typer.testing import CliRunner, Result
 
 from tracekit.cli.app import app
@@ -131,9 +130,10 @@ def test_a_closed_stdin(model: Path, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow  # a process that records, each
 @pytest.mark.parametrize(
     "streams",
-    slow_unless([">&- 2>&-", "2>/dev/full", ">&-", "2>&-", "2> >(true)"], ">&- 2>&-"),
+    [">&- 2>&-", "2>/dev/full", ">&-", "2>&-", "2> >(true)"],
 )
 def test_closed_and_full_streams(model: Path, tmp_path: Path, streams: str) -> None:
     out = tmp_path / "run.trace"

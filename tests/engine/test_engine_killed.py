@@ -62,6 +62,7 @@ def test_killed(model: Path, tmp_path: Path, number: int) -> None:
         assert done.stderr.count("incomplete") == 1
 
 
+@pytest.mark.slow  # the fast suite interrupts in its own process: test_engine_interrupts
 def test_interrupted(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "run.trace"
     process = start(model, out)

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from tracekit.cli import completion, options
 from tracekit.cli.console import Console
 from tracekit.cli.names import find_class
-from tracekit.cli.opening import open_trace
 from tracekit.cli.options import (
     BypassOption,
     CacheSlotsOption,
@@ -29,15 +28,12 @@ from tracekit.cli.options import (
     WarmOption,
 )
 from tracekit.cli.output import Output
-from tracekit.cli.replay_output import Said, said, write
+from tracekit.cli.replay_output import write
+from tracekit.cli.replay_task import Task
 from tracekit.datasets import resolve
 from tracekit.figures import joined
 from tracekit.trace.build import shown
-from tracekit.trace.errors import MissingDataError, UsageError
-
-if TYPE_CHECKING:
-    from tracekit.timing import Fit
-    from tracekit.trace import Trace
+from tracekit.trace.errors import UsageError
 
 
 def replay(
@@ -194,7 +190,6 @@ def replay(
     settings = options.settings(param or [])
     from tracekit.formats import open_any
     from tracekit.replaying import DEFAULT_POLICIES
-    from tracekit.replaying import replay as run
 
     default = ("lru",) if validate else DEFAULT_POLICIES
     names = options.split("--policy", policy) if policy else default
@@ -218,7 +213,6 @@ def replay(
         )
     if len(trace) > 1:
         _refuse_missing(trace)
-    start = perf_counter()
     if on is not None:
         _refuse_on_workers(
             {
@@ -235,71 +229,45 @@ def replay(
         from tracekit.cli.replay_on import on_workers, run_of
 
         asked = run_of(policies, budgets, params, bypass, skip)
-        parts = on_workers(on, jobs, console, trace, asked, warm, seed)
-        console.detail(f"seed {seed}; took {perf_counter() - start:.2f} s")
-        write(destination, parts)
+        write(destination, on_workers(on, jobs, console, trace, asked, warm, seed))
         return
+    start = perf_counter()
     learned_on = open_any(train) if train else None
-    warmed_by = open_any(warm) if warm else None
-
-    def fitted(opened: "Trace") -> "Fit | bool":
-        if not time:
-            return False
-        from tracekit.timing import fit
-
-        return fit(
-            open_any(calibrate) if calibrate else opened,
-            repeated=[open_any(path) for path in repeated or ()],
-            ram_mib=ram_mib,
-            mem_floor_mib=mem_floor_mib,
-        )
-
-    def said_of(path: Path) -> Said:
-        opened = open_trace(path, console)
-        of = f" {path.name}" if len(trace) > 1 else ""
-        replayed = scored = None
-        if policies:
-            with console.progress(f"replay{of}") as progress:
-                replayed = run(
-                    opened,
-                    policies,
-                    **budgets,
-                    params=params,
-                    seed=seed,
-                    jobs=jobs,
-                    bypass=bypass,
-                    per_layer=per_layer,
-                    validate=validate,
-                    flash_mib_s=flash_mib_s,
-                    time=fitted(opened),
-                    train=learned_on,
-                    skip=skip,
-                    warm=warmed_by,
-                    pin_from=pin_from,
-                    from_disk=from_disk or None,
-                    progress=progress,
-                )
-        if predictors:
-            from tracekit.scoring import predict
-
-            try:
-                with console.progress(f"predict{of}") as progress:
-                    scored = predict(
-                        opened,
-                        predictors,
-                        train=learned_on,
-                        params=predictor_settings,
-                        seed=seed,
-                        jobs=jobs,
-                        progress=progress,
-                    )
-            except MissingDataError as error:
-                if replayed is None:
-                    raise
-                replayed.notes.append(f"Left out: {error}")
-        return said(replayed, scored, per_layer)
-
-    parts = [said_of(path) for path in trace]
+    task = Task(
+        console,
+        policies,
+        predictors,
+        replayed_with={
+            **budgets,
+            "params": params,
+            "seed": seed,
+            "jobs": jobs,
+            "bypass": bypass,
+            "per_layer": per_layer,
+            "validate": validate,
+            "flash_mib_s": flash_mib_s,
+            "train": learned_on,
+            "skip": skip,
+            "warm": open_any(warm) if warm else None,
+            "pin_from": pin_from,
+            "from_disk": from_disk or None,
+        },
+        scored_with={
+            "train": learned_on,
+            "params": predictor_settings,
+            "seed": seed,
+            "jobs": jobs,
+        },
+        fitted_with={
+            "calibrate": calibrate,
+            "repeated": repeated or (),
+            "ram_mib": ram_mib,
+            "mem_floor_mib": mem_floor_mib,
+        }
+        if time
+        else None,
+    )
+    parts = [task.said_of(path, f" {path.name}" if len(trace) > 1 else "") for path in trace]
     console.detail(f"seed {seed}; took {perf_counter() - start:.2f} s")
     write(destination, parts)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from tracekit.formats.arrays import Array
 from tracekit.formats.given import Given
-from tracekit.formats.names import OF_SLOTS, named
+from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, named
 from tracekit.formats.options import AXES, ImportOptions
 from tracekit.formats.source import Source
 from tracekit.formats.tokens import (
@@ -20,9 +20,11 @@ from tracekit.formats.tokens import (
     LayerAxis,
     Padding,
     Tokens,
+    idle_layers,
     layer_axis,
     of_requests,
     pass_ends,
+    passes_of,
     phases_of,
     routings_of,
 )
@@ -141,6 +143,20 @@ class ArrayRun:
             )
         return values.astype(np.int64)
 
+    def _column(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Return a number for each token: texts of prompts and phases stand for one."""
+        key = self._of[name]
+        if self._arrays[key].dtype.kind != "U" or name not in ("prompt", "phase"):
+            return self._integers(key, shape)
+        texts, index = np.unique(self._whole(key, shape), return_inverse=True)
+        if name == "prompt":
+            return index
+        numbers = np.array([WORDS[name].get(text.strip().lower(), -1) for text in texts.tolist()])
+        if numbers.min() < 0:
+            text = texts[numbers.argmin()]
+            raise TraceError(f"{self._name}: {key} has {text[:40]!r}, {NEITHER[name]}; correct it.")
+        return numbers[index]
+
     def _text(self, key: str) -> str:
         array = self._arrays[key]
         if array.shape != () or array.dtype.kind != "U":
@@ -161,7 +177,7 @@ class ArrayRun:
         """Return the place of each token, and what was inferred for it."""
         shape = (self._n_tokens,)
         columns = {
-            name: self._integers(self._of[name], shape)
+            name: self._column(name, shape)
             for name in ("prompt", "token", "pass", "phase", "token_id", "kept")
             if name in self._of
         }
@@ -178,6 +194,9 @@ class ArrayRun:
         if "phase" in columns:
             inferred.pop("phases", None)
             tokens = replace(tokens, phase=columns["phase"])
+            if "pass" not in columns and not self._has("prompt_lengths"):
+                passes = passes_of(tokens.turn, tokens.phase, self._options.chunk)
+                tokens = replace(tokens, passes=passes)
         elif "pass" in columns and not self._has("prompt_lengths"):
             inferred["phases"] = "passes of several tokens with which a turn begins are its prompt"
             tokens = replace(tokens, phase=phases_of(tokens.turn, tokens.passes))
@@ -230,9 +249,21 @@ class ArrayRun:
                     f"{self._name}: layers does not ascend; give the model's own numbers of the "
                     "layers in ascending order."
                 )
-            return LayerAxis(np.arange(self._n_layers), numbers)
+            kept = self._not_dense(ends)
+            return LayerAxis(kept, numbers[kept])
         blocks = self._in_blocks(self._experts, ends)
         return layer_axis(self._given, self._n_layers, self._k, self._options, blocks)
+
+    def _not_dense(self, ends: list[int]) -> np.ndarray:
+        """Return the places of the layers whose routings are not all ``0, 0, …``, as dense ones are."""
+        places = np.arange(self._n_layers)
+        if self._k == 1:
+            return places
+        first = next(self._in_blocks(self._experts, ends))
+        if not (first == 0).all(axis=(0, 2)).any():  # mostly so, and then nothing else is read
+            return places
+        idle, only_none = idle_layers(self._n_layers, self._in_blocks(self._experts, ends))
+        return np.flatnonzero(~idle | only_none)
 
     def _model(self, layers: LayerAxis) -> dict[str, Any]:
         model: dict[str, Any] = {}
@@ -322,6 +353,11 @@ class ArrayRun:
         # Where the last block is followed by nothing, an entry of an archive is whole.
         for end, *of_block in zip(ends, *blocks, strict=True):
             experts, *lists = of_block if whole else (each[:, layers.kept] for each in of_block)
+            if start == 0 and _is_mask(experts):
+                raise TraceError(
+                    f"{self._experts.name} holds only 0 and 1, as a mask of the selected experts does; "
+                    "experts are their ids: docs/formats.md has the line that makes them of a mask."
+                )
             k = padding.used(experts)
             beside = {
                 name: values[..., :k] if name in OF_SLOTS else values
@@ -330,3 +366,10 @@ class ArrayRun:
             part = tokens.between(start, end)
             yield routings_of(part, layers.numbers, experts[..., :k], beside, self._name)
             start = end
+
+
+def _is_mask(experts: np.ndarray) -> bool:
+    """Say whether lists of three or more hold only 0 and 1, so that ids would stand twice."""
+    return bool(
+        experts.size and experts.shape[-1] > 2 and experts.min() == 0 and experts.max() == 1
+    )

@@ -236,7 +236,7 @@ Array = DiskArray | MemoryArray
 
 
 class Npz(Mapping[str, DiskArray]):
-    """The arrays of a ``.npz`` file, by name.
+    """The arrays of a ``.npz`` file, by name; the case of its letters does not matter.
 
     Parameters
     ----------
@@ -251,7 +251,8 @@ class Npz(Mapping[str, DiskArray]):
     def __init__(self, path: Path):
         self.path = path
         self._archive = Archive(path)
-        self._names = [n.removesuffix(SUFFIX) for n in self._archive.names if n.endswith(SUFFIX)]
+        names = [n.removesuffix(SUFFIX) for n in self._archive.names if n.endswith(SUFFIX)]
+        self._names = {name.lower(): name for name in names}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -264,7 +265,7 @@ class Npz(Mapping[str, DiskArray]):
 
     def __getitem__(self, name: str) -> DiskArray:
         """Return an array; errors are those of `DiskArray`."""
-        archive, entry = self._archive, name + SUFFIX
+        archive, entry = self._archive, self._names[name] + SUFFIX
         return DiskArray(
             f"{self.path}, {name}",
             lambda: archive.open(entry),

@@ -51,7 +51,7 @@ class ArrowRows:
     names: Named
     line_of: LineOf
     codes_appear_in_order: bool = False
-    _labels: Labels = field(default_factory=Labels)
+    labels: Labels = field(default_factory=Labels, init=False)
     _n_rows: int = 0
 
     def rows(self, table: pa.Table) -> Rows:
@@ -78,6 +78,9 @@ class ArrowRows:
             chunk = table[called].combine_chunks()
             if name == "prompt":
                 columns["turn"] = self._turns(called, chunk, number)
+            elif name in OF_SLOTS and name in _NULLS and chunk.null_count == len(chunk) > 0:
+                kind = np.float32 if name == "weights" else np.uint8  # null in all of these rows
+                columns[name] = np.full(columns["experts"].shape, _NULLS[name], kind)
             else:
                 read = self._codes if name in WORDS else self._numbers
                 values = read(name, called, chunk, number)
@@ -168,8 +171,6 @@ class ArrowRows:
     ) -> tuple[pa.Array, int]:
         """Return the elements as `_flat` does, as many nulls where a list is null."""
         known = to_numpy(array.is_valid().cast(pa.uint8())).astype(np.bool_)
-        if not known.any():
-            raise TraceError(f"{self.name}: {called} is null in all of its rows; leave it out.")
         flat, width = self._flat(called, array.filter(pa.array(known)), number[known])
         at = np.zeros((len(array), width), np.int64)
         at[known] = np.arange(len(flat)).reshape(-1, width)
@@ -187,9 +188,9 @@ class ArrowRows:
     def _turns(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         self._refuse_null(called, array, number)
         if pa.types.is_integer(array.type):
-            return self._labels.of(to_numpy(self._cast(called, array, pa.int64())))
+            return self.labels.of(to_numpy(self._cast(called, array, pa.int64())))
         index, values = self._coded(called, array)
-        return self._labels.numbers(index, values)
+        return self.labels.numbers(index, values)
 
     def _codes(self, name: str, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:
         """Return the numbers that words stand for, or the numbers themselves; lists as [n, k]."""

@@ -193,8 +193,8 @@ def _named_twice(paths: Sequence[Path]) -> Path | None:
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:
-    """Say whether a system has put a file into a folder, as ``.DS_Store``."""
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+    """Say whether a system has put a file into a folder, as ``.DS_Store`` or Spark's ``_SUCCESS``."""
+    return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -15,8 +15,9 @@ from tracekit.formats.from_arrow import ArrowRows
 from tracekit.formats.given import Given
 from tracekit.formats.names import named
 from tracekit.formats.options import ImportOptions
+from tracekit.formats.row_files import read_in_order
 from tracekit.formats.source import Source, trace_of
-from tracekit.formats.universal_tables import REQUIRED, row_source
+from tracekit.formats.universal_tables import REQUIRED, table_rows
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.build import shown
 
@@ -63,7 +64,7 @@ def from_arrays(
     lengths : int [prompts], optional
         Tokens of each run, where `experts` holds several, one after the other.
     layers : int [layers], optional
-        The model's own numbers of the layers. Without them they count from 0, and layers whose
+        The model's own numbers of the layers; without them they count from 0. Layers whose
         routings are all 0 or -1 are dense.
     weights : float [tokens, layers, k], optional
         Routing weights; NaN: unknown.
@@ -160,7 +161,7 @@ def _of_table(table: Any, given: Mapping[str, Any], options: ImportOptions) -> S
         fault = str(error).splitlines()[0]
         raise UsageError(f"The DataFrame has a column of mixed types ({fault}).") from error
     arrow = ArrowRows(TABLE, names, lambda row: f"{TABLE}, row {row}")
-    source = row_source(TABLE, iter([arrow.rows(rows)]), arrow, options)
+    (source,) = read_in_order([table_rows(TABLE, iter([arrow.rows(rows)]), arrow)], options)
     if "model" in given:
         source.model["name"] = given["model"]
     return source

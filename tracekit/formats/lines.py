@@ -40,20 +40,29 @@ class Lines:
         with opened(self.path) as file, damaged(str(self.path)):
             left = [file.read(len(BOM) + self._skipped).removeprefix(BOM)[self._skipped :]]
             while more := file.read(PIECE_BYTES):
-                whole = (more.rfind(b"\n") + 1) or (more.rfind(b"\r") + 1)
-                if not whole:
-                    left.append(more)
-                    if sum(map(len, left)) > MOST_LINE_BYTES:
-                        raise TraceError(
-                            f"{self.path} has a line of more than {MOST_LINE_BYTES >> 20} MiB, as "
-                            "no trace has; it is of another kind."
-                        )
-                    continue
-                left.append(more[:whole])
-                yield b"".join(left)
-                left = [more[whole:]]
+                left.append(more)
+                if b"\n" in more:
+                    # The rest of the last line is small, so that nothing large is copied twice.
+                    if not more.endswith(b"\n"):
+                        left.append(file.readline(MOST_LINE_BYTES + 1))
+                        self._refuse_long(len(left[-1]))
+                    yield b"".join(left)
+                    left = []
+                elif end := more.rfind(b"\r") + 1:
+                    yield b"".join((*left[:-1], more[:end]))
+                    left = [more[end:]]
+                else:
+                    self._refuse_long(sum(map(len, left)))
             if any(left):
                 yield b"".join(left)
+
+    def _refuse_long(self, n_bytes: int) -> None:
+        """Refuse a line of so many bytes, or one that begins with them."""
+        if n_bytes > MOST_LINE_BYTES:
+            raise TraceError(
+                f"{self.path} has a line of more than {MOST_LINE_BYTES >> 20} MiB, as no trace has; it "
+                "is of another kind."
+            )
 
     def place(self, row: int) -> str:
         """Return the words for row `row`: its line, counted from 1; empty lines are no rows.

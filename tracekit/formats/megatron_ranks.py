@@ -4,7 +4,7 @@ In: the traces of all ranks. Out: the records of whole passes, with the model's 
 tokens of a rank stand among those of the others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -123,6 +123,7 @@ class Ranks:
         self._stages = stages_of(self._states, list(self.paths))
         # Of each rank, the one that it repeats; found out from the first steps.
         self._repeats: dict[int, int] | None = None
+        self._stage: dict[int, int] = {}
         self._first_layer: dict[int, int] = {}
 
     def _add(self, file: File) -> None:
@@ -205,6 +206,11 @@ class Ranks:
         """Find the first layer of each rank, and what the routers say of the layers."""
         ranks = list(self.paths)
         n_layer = self._options.given_n_layer
+        own = _stages_of_own_layers(ready)
+        if own is not None and set(own) == set(ranks):  # the layers have the model's own numbers
+            self._stage, self._first_layer = own, dict.fromkeys(ranks, 0)
+            self._describe(own)
+            return
         per_stage = 1 + max(int(block.layer.max()) for block in ready.values())
         if self._states:
             layers = (max(state.routers) for state in self._states.values())
@@ -223,6 +229,7 @@ class Ranks:
         n_stages = 1 + max(stages.values())
         if n_layer is not None and n_layer % n_stages == 0:
             per_stage = max(per_stage, n_layer // n_stages)
+        self._stage = stages
         self._first_layer = {rank: stage * per_stage for rank, stage in stages.items()}
         if n_stages > 1:
             self._source.model["n_layer"] = n_stages * per_stage
@@ -249,7 +256,7 @@ class Ranks:
             for other in sorted(ready):
                 if other >= rank:
                     break
-                same_layers = self._first_layer[rank] == self._first_layer[other]
+                same_layers = self._stage[rank] == self._stage[other]
                 if other not in repeats and same_layers and _is_same(ready[rank], ready[other]):
                     repeats[rank] = other
                     break
@@ -260,7 +267,7 @@ class Ranks:
     def _passes(self, block: Block) -> Step:
         """Put the records into the order of their passes, and their tokens one after the other."""
         ranks, of_record = np.unique(block.rank, return_inverse=True)
-        stage = np.array([self._first_layer[rank] for rank in ranks.tolist()])[of_record]
+        stage = np.array([self._stage[rank] for rank in ranks.tolist()])[of_record]
         order = np.lexsort((block.layer, block.rank, block.forward, block.step))
         block, stage = block.ordered(order), stage[order]
         begins = np.append(True, (np.diff(block.step) != 0) | (np.diff(block.forward) != 0))
@@ -300,6 +307,18 @@ class Ranks:
                 f"{step}; import the files of one run."
             )
         return Step(block, number, offset[group], total)
+
+
+def _stages_of_own_layers(ready: Mapping[int, Block]) -> dict[int, int] | None:
+    """Return the stage of each rank where no two stages share a number of a layer; None: they do.
+
+    A rank that had other tokens, or stages that count their layers anew, would share some.
+    """
+    layers = {rank: frozenset(block.layer.tolist()) for rank, block in ready.items()}
+    stages = sorted(set(layers.values()), key=min)
+    if len(stages) < 2 or sum(map(len, stages)) > len(frozenset().union(*stages)):
+        return None
+    return {rank: stages.index(own) for rank, own in layers.items()}
 
 
 def _is_same(block: Block, other: Block) -> bool:

@@ -24,6 +24,7 @@ _PACKED = {
     b"PK\3\4": "zip",
     b"7z\xbc\xaf\x27\x1c": "7-Zip",
 }
+_ARROW = b"ARROW1"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _OTHER_SEPARATORS = ("|", " ", ":")
 
@@ -80,11 +81,18 @@ def _reason(file: File) -> str | None:
         value = file.torch.value
         keys = [str(key) for key in value] if isinstance(value, dict) else []
         what = f"a dict with the keys {_listed(keys)}" if keys else f"a {type(value).__name__}"
-        return f"it is a file of torch.save with {what}, which no format has"
+        if isinstance(value, dict) and value.get("records") == []:
+            return (
+                "it is a dump of SGLang's recorder without a pass: let the server answer, then dump"
+            )
+        return (
+            f"it is a file of torch.save with {what}, which no format has: of a tensor of experts, "
+            "numpy.savez(FILE, experts=tensor.cpu().numpy()) writes one that is read"
+        )
     if any(name.endswith(SUFFIX) for name in file.members):
         arrays = [name.removesuffix(SUFFIX) for name in file.members]
         what = f"it is an archive of the arrays {_listed(arrays)}, and none is called experts"
-        if "logits" in arrays:
+        if any("logits" in name.lower() for name in arrays):
             return f"{what}: add {FROM_LOGITS} if the model selects the k largest"
         if len(arrays) > 1 and all("expert" in name.lower() for name in arrays):
             return f"{what}: numpy.concatenate them to one, and add lengths, the tokens of each"
@@ -100,6 +108,8 @@ def _reason(file: File) -> str | None:
     for magic, kind in _PACKED.items():
         if file.head.startswith(magic):
             return f"it is packed with {kind}: unpack it first (gzip is read as it is)"
+    if file.head.startswith(_ARROW):
+        return "it is a file of Arrow (Feather): write the table as Parquet"
     row = first_object(file.first_lines)
     if row is not None:
         return _lacking("JSON lines with keys", "key", list(row))
@@ -111,6 +121,8 @@ def _reason_of_text(head: bytes) -> str | None:
         return "it is text as UTF-16: save it as UTF-8"
     if head[:1] in (b"\n", b"\r"):
         return "its first line is empty: take empty lines out of its beginning"
+    if head.startswith((b"data:", b"event:")):
+        return "it is a stream of a server's events: ask the server without stream, and save its answer"
     if head.startswith(b"#"):
         return "it begins with a comment: take the lines that begin with # out"
     if head.lstrip().startswith((b"[", b"{")):

@@ -163,6 +163,8 @@ class _Run:
         kept: list[Request] = []
         for request in requests:
             self._check(request)
+            if not len(request.experts):
+                continue
             kept.append(request)
             if self._is_enough(kept):
                 break
@@ -173,6 +175,8 @@ class _Run:
         waiting: list[Request] = []
         for request in _then(kept, requests):
             self._check(request)
+            if not len(request.experts):
+                continue
             waiting.append(request)
             n_slots += request.experts.size
             if n_slots >= BLOCK_SLOTS:
@@ -189,6 +193,8 @@ class _Run:
                 f"{request.place}: its experts have the shape {shape}, where [tokens, layers, k] is "
                 "due; copy or record it again."
             )
+        if not len(request.experts):
+            return  # nothing was routed, so that its other axes say nothing
         if not any(self._shape):
             self._shape = shape[1], shape[2]
         elif shape[1:] != self._shape:

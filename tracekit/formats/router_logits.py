@@ -234,7 +234,7 @@ def _of_npz(file: File) -> list[LayerLogits]:
 
 
 def _of_torch(saved: TorchFile) -> list[LayerLogits]:
-    """Return the tensors of a tuple or a list, or of a dict by their names."""
+    """Return the tensors of a tuple or a list, or of a dict by their names or layers."""
     value = saved.value
     if isinstance(value, dict) and isinstance(value.get(KEY), (list, tuple)):
         value = value[KEY]
@@ -243,7 +243,8 @@ def _of_torch(saved: TorchFile) -> list[LayerLogits]:
         called = "layer_{}" if any(each is None for each in value) else "arr_{}"
         value = {called.format(n): each for n, each in enumerate(value) if each is not None}
     named = {}
-    for name, tensor in value.items() if isinstance(value, dict) else ():
+    for key, tensor in value.items() if isinstance(value, dict) else ():
+        name = f"layer_{key}" if isinstance(key, int) else key
         if not (isinstance(name, str) and isinstance(tensor, Tensor) and len(tensor.shape) == 2):
             return []
         if tensor.is_integer or tensor.kind == "?":

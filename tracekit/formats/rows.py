@@ -190,7 +190,7 @@ class RowReader:
             self.source.cut(f"{self.source.name} is incomplete: {found.cut}.")
         if is_last:
             found = self._without_cut_pass(found)
-        self._layers |= set(np.unique(found.layer).tolist())
+        self._layers |= _distinct(found.layer)
         phase = found.phase
         if phase is None:
             phase = self._phases(found)
@@ -233,7 +233,7 @@ class RowReader:
         in_last = (found.turn == found.turn[last]) & (found.label == found.label[last])
         if found.phase is None or found.phase[last] != DECODE or in_last.all():
             return found
-        layers = self._layers | set(np.unique(found.layer[~in_last]).tolist())
+        layers = self._layers | _distinct(found.layer[~in_last])
         layers |= set(found.layer[in_last].tolist())
         n_tokens = len(np.unique(found.token[in_last]))
         if np.count_nonzero(in_last) == n_tokens * len(layers):
@@ -243,6 +243,12 @@ class RowReader:
             f"token {found.token[last]}) lacks rows, and is left out."
         )
         return found.taken(~in_last)
+
+
+def _distinct(layers: np.ndarray) -> set[int]:
+    if len(layers) and layers.min() >= 0 and layers.max() < MOST_LAYERS:
+        return set(np.flatnonzero(np.bincount(layers)).tolist())
+    return set(np.unique(layers).tolist())  # they are refused later, with their line
 
 
 def _last_cut(rows: Rows, labels: np.ndarray) -> int:

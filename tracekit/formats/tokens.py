@@ -85,6 +85,26 @@ def of_requests(
     return Tokens(turn + first_turn, passes, phase, step, token)
 
 
+def passes_of(turn: np.ndarray, phase: np.ndarray, chunk: int | None = None) -> np.ndarray:
+    """Return a label of the pass of each token where only its phase is known, ascending, int [T].
+
+    Prompt tokens that follow each other are one pass, or passes of `chunk` tokens; each decoded token
+    is one.
+
+    Parameters
+    ----------
+    turn, phase : int [T]
+    chunk : int, optional
+    """
+    begins = np.ones(len(turn), np.bool_)
+    begins[1:] = (np.diff(turn) != 0) | (phase[1:] == DECODE) | (phase[:-1] == DECODE)
+    if chunk is not None:
+        starts = np.flatnonzero(begins)
+        inside = np.arange(len(turn)) - np.repeat(starts, np.diff(np.append(starts, len(turn))))
+        begins |= inside % chunk == 0
+    return np.cumsum(begins)
+
+
 def phases_of(turn: np.ndarray, passes: np.ndarray) -> np.ndarray:
     """Return the phase of each token where only its pass is known, int [T].
 
@@ -302,13 +322,7 @@ def layer_axis(
             f"{given.name} has {length} layers, but the model has {n_layer}, {len(moe)} of them "
             "with experts; give the model that was run."
         )
-    idle = np.ones(length, np.bool_)
-    only_none = np.ones(length, np.bool_)
-    for block in blocks:
-        idle &= (block <= 0).all(axis=(0, 2))
-        only_none &= (block < 0).all(axis=(0, 2))
-        if not idle.any():
-            break
+    idle, only_none = idle_layers(length, blocks)
     zeros = idle & ~only_none
     if k == 1 and zeros.any():
         raise missing(
@@ -318,3 +332,22 @@ def layer_axis(
         )
     kept = np.flatnonzero(~idle)
     return LayerAxis(kept, kept, length if len(kept) < length else None)
+
+
+def idle_layers(length: int, blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which layers hold 0 or -1 only, and which -1 only, bool [length] each.
+
+    Parameters
+    ----------
+    length : int
+    blocks : iterable of int [block, length, k]
+        Read only as far as needed.
+    """
+    idle = np.ones(length, np.bool_)
+    only_none = np.ones(length, np.bool_)
+    for block in blocks:
+        idle &= (block <= 0).all(axis=(0, 2))
+        only_none &= (block < 0).all(axis=(0, 2))
+        if not idle.any():
+            break
+    return idle, only_none

@@ -4,6 +4,7 @@ In: rows piece by piece, in the order of the file. Out: turns counted from 0, in
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -13,6 +14,10 @@ class Labels:
 
     def __init__(self) -> None:
         self._number: dict[object, int] = {}
+
+    def __getitem__(self, number: int) -> object:
+        """Return the label with a number, None if there is none."""
+        return next(islice(self._number, number, None), None)
 
     def numbers(self, index: np.ndarray, values: Sequence[object]) -> np.ndarray:
         """Return the number of each row's label, int64 [n].

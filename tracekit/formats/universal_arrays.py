@@ -62,7 +62,8 @@ def _source(file: File, arrays: Mapping[str, Array], options: ImportOptions, for
 
 
 def _has_experts(members: Sequence[str]) -> bool:
-    return any(f"{alias}{SUFFIX}" in members for alias in ALIASES["experts"])
+    names = {member.lower() for member in members}
+    return any(f"{alias}{SUFFIX}" in names for alias in ALIASES["experts"])
 
 
 def _is_grid(file: File) -> bool:

@@ -19,9 +19,9 @@ from tracekit.formats.given import File, Given
 from tracekit.formats.graph_order import with_tokens
 from tracekit.formats.grouping import Rows
 from tracekit.formats.lines import Lines
-from tracekit.formats.names import WORDS, Named, named, slot_order
+from tracekit.formats.names import OF_SLOTS, WORDS, Named, named, slot_order
 from tracekit.formats.options import ImportOptions
-from tracekit.formats.rows import RowReader
+from tracekit.formats.row_files import RowFile, read_in_order
 from tracekit.formats.source import Source, one_after_another
 from tracekit.trace import TraceError
 
@@ -79,8 +79,8 @@ class UniversalJsonl(Format):
         return bool(given.files) and all(_start(file.first_lines) for file in given.files)
 
     def source(self, given: Given, options: ImportOptions) -> Source:
-        """Read the files; lines of the same prompt follow each other."""
-        sources = [_source(file, options) for file in given.files]
+        """Read the files; lines of the same prompt follow each other, in one file or in several."""
+        sources = read_in_order([_rows(file, options) for file in given.files], options)
         return one_after_another(given.name, sources)
 
 
@@ -136,7 +136,7 @@ def _model(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def _source(file: File, options: ImportOptions) -> Source:
+def _rows(file: File, options: ImportOptions) -> RowFile:
     start = _start(file.first_lines)
     if start is None:
         raise TraceError(
@@ -157,8 +157,7 @@ def _source(file: File, options: ImportOptions) -> Source:
     if "token" not in start.names:
         top_k = options.given_top_k or start.model.get("top_k") or _top_k(start)
         rows = with_tokens(rows, top_k, source, lines.place)
-    source.chunks = RowReader(source, options, lines.place).chunks(rows)
-    return source
+    return RowFile(source, rows, arrow.labels, lines.place)
 
 
 def _top_k(start: _Start) -> int:
@@ -250,8 +249,20 @@ class _Objects:
                 values[each.name] = pa.scalar(value, each.type).as_py()
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 shown = json.dumps(value)[:40]
-                raise ValueError(f"{each.name} is {shown}, where {each.type} is due") from error
+                due = _in_words(each.type)
+                raise ValueError(f"{each.name} is {shown}, where {due} is due") from error
         return values
+
+
+def _in_words(kind: pa.DataType) -> str:
+    """Return what a value of a type is, for sentences."""
+    if pa.types.is_list(kind):
+        return f"a list of {_in_words(kind.value_type).removeprefix('a ')}s"
+    if pa.types.is_string(kind):
+        return "a text"
+    if pa.types.is_boolean(kind):
+        return "a truth value"
+    return "a whole number" if pa.types.is_integer(kind) else "a number"
 
 
 def _schema(start: _Start) -> pa.Schema:
@@ -259,6 +270,12 @@ def _schema(start: _Start) -> pa.Schema:
     fields = []
     for name, key in start.names.found.items():
         value = start.row[key]
+        if (
+            value is None
+            and name in OF_SLOTS
+            and isinstance(start.row[start.names["experts"]], list)
+        ):
+            value = []  # one for each expert, where another row has them
         if name == "prompt" or name in WORDS:
             kind = _kind(value)
         elif name == "weights":

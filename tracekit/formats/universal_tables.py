@@ -16,7 +16,7 @@ from tracekit.formats.given import File, Given
 from tracekit.formats.grouping import Rows
 from tracekit.formats.names import Named, named, slot_order
 from tracekit.formats.options import ImportOptions
-from tracekit.formats.rows import RowReader
+from tracekit.formats.row_files import RowFile, read_in_order
 from tracekit.formats.source import Source, one_after_another
 from tracekit.formats.tables import CsvTable, header_of
 from tracekit.trace import TraceError
@@ -41,8 +41,8 @@ class UniversalCsv(Format):
         return not header_of(head)[1].missing(REQUIRED)
 
     def source(self, given: Given, options: ImportOptions) -> Source:
-        """Read the tables; rows of the same prompt follow each other."""
-        sources = [_csv_source(file, options) for file in given.files]
+        """Read the tables; rows of the same prompt follow each other, in one file or in several."""
+        sources = read_in_order([_csv_rows(file) for file in given.files], options)
         return one_after_another(given.name, sources)
 
 
@@ -63,22 +63,21 @@ class UniversalParquet(Format):
         )
 
     def source(self, given: Given, options: ImportOptions) -> Source:
-        """Read the tables; rows of the same prompt follow each other."""
-        sources = [_parquet_source(file.path, options) for file in given.files]
+        """Read the tables; rows of the same prompt follow each other, in one file or in several."""
+        sources = read_in_order([_parquet_rows(file.path) for file in given.files], options)
         return one_after_another(given.name, sources)
 
 
-def row_source(name: str, rows: Iterator[Rows], arrow: ArrowRows, options: ImportOptions) -> Source:
-    """Return the source of rows of a table."""
+def table_rows(name: str, rows: Iterator[Rows], arrow: ArrowRows) -> RowFile:
+    """Return the rows of a table with the source that they are of."""
     source = Source(name, (), slot_order=slot_order(arrow.names))
-    source.chunks = RowReader(source, options, arrow.line_of).chunks(rows)
-    return source
+    return RowFile(source, rows, arrow.labels, arrow.line_of)
 
 
 # ---- Parquet ------------------------------------------------------------------------------------
 
 
-def _parquet_source(path: Path, options: ImportOptions) -> Source:
+def _parquet_rows(path: Path) -> RowFile:
     with parquet_file(path) as table:
         names = named(table.schema_arrow.names)
     if not is_packed(path):  # by gzip; what that unpacks to is limited, too
@@ -90,7 +89,7 @@ def _parquet_source(path: Path, options: ImportOptions) -> Source:
             for batch in _batches(table, names):
                 yield arrow.rows(pa.Table.from_batches([batch]))
 
-    return row_source(str(path), rows(), arrow, options)
+    return table_rows(str(path), rows(), arrow)
 
 
 def _batches(table: pq.ParquetFile, names: Named) -> Iterator[pa.RecordBatch]:
@@ -103,17 +102,12 @@ def _batches(table: pq.ParquetFile, names: Named) -> Iterator[pa.RecordBatch]:
 # ---- CSV ----------------------------------------------------------------------------------------
 
 
-def _csv_source(file: File, options: ImportOptions) -> Source:
+def _csv_rows(file: File) -> RowFile:
     columns, names, separator = header_of(file.head)
     if len(set(columns)) < len(columns):
         raise TraceError(f"{file.path}, line 1: the header names a column twice; rename one.")
     table = CsvTable(file.path, len(file.head.splitlines(keepends=True)[0]), columns, separator)
     arrow = ArrowRows(str(file.path), names, table.place, codes_appear_in_order=True)
-    source = row_source(str(file.path), iter(()), arrow, options)
-
-    def rows() -> Iterator[Rows]:
-        for piece in table.pieces(names, source):
-            yield arrow.rows(piece)
-
-    source.chunks = RowReader(source, options, table.place).chunks(rows())
-    return source
+    found = table_rows(str(file.path), iter(()), arrow)
+    found.rows = (arrow.rows(piece) for piece in table.pieces(names, found.source))
+    return found

@@ -5,6 +5,7 @@ estimated from the widths of the layers.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,16 @@ _HIDDEN = ("hidden_size", "d_model", "n_embd")
 _EPS = ("rms_norm_eps", "norm_eps", "layer_norm_epsilon", "layer_norm_eps")
 # Part of a multimodal model's config that is about text.
 _NESTED = ("text_config", "language_config", "llm_config", "thinker_config")
+# Of dbrx, the part that is about experts.
+_OF_EXPERTS = "ffn_config"
+# What the part about text may leave to the whole.
+_SHARED = ("quantization_config", "torch_dtype", "dtype")
+# Of hybrid models: a letter for each layer, and that of a layer with experts.
+_PATTERN, _MOE_LETTER = "hybrid_override_pattern", "E"
+_MOE_WORD = "sparse"  # of mlp_layer_types
+_WHOLES = re.compile(r" *[0-9]{1,5} *(, *[0-9]{1,5} *)*")
+# Families whose experts have two matrices, up and down, where others have a gate too.
+_WITHOUT_GATE = ("nemotron_h",)
 _DTYPE_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "float8_e4m3fn": 1.0}
 # MXFP4: 32 values of 4 bits share a scale of 8.
 _MXFP4_BYTES = 17 / 32
@@ -75,13 +86,18 @@ class Config:
         while isinstance(values, dict):
             inner = next((values[n] for n in _NESTED if isinstance(values.get(n), dict)), None)
             if inner is None:
-                quantised = outer.get("quantization_config")
-                return cls({"quantization_config": quantised, **values}, str(path))
+                of_experts = values.get(_OF_EXPERTS)
+                shared = {name: outer.get(name) for name in _SHARED}
+                values = {name: value for name, value in values.items() if value is not None}
+                more = of_experts if isinstance(of_experts, dict) else {}
+                return cls({**shared, **more, **values}, str(path))
             values = inner
         raise TraceError(f"{path} is no JSON object, so it is no config.json of a model.")
 
     def whole(self, *names: str) -> int | None:
         """Return the first whole number that one of `names` has; None if there is none.
+
+        A list, one for each layer, has it where all are the same.
 
         Raises
         ------
@@ -92,6 +108,8 @@ class Config:
             value = self.values.get(name)
             if value is None:
                 continue
+            if isinstance(value, list) and value and all(each == value[0] for each in value):
+                value = value[0]
             if type(value) is not int or not 0 <= value <= 1 << 40:
                 raise TraceError(
                     f"{self.name}: {name} must be a whole number, and is {value!r:.40}; correct it."
@@ -100,8 +118,10 @@ class Config:
         return None
 
     def wholes(self, name: str) -> list[int] | None:
-        """Return a list of whole numbers; None if there is none."""
+        """Return a list of whole numbers, or those of a text with commas; None if there is none."""
         value = self.values.get(name)
+        if isinstance(value, str):
+            return [int(each) for each in value.split(",")] if _WHOLES.fullmatch(value) else None
         is_list = isinstance(value, list) and all(type(each) is int for each in value)
         return value if is_list else None
 
@@ -197,8 +217,13 @@ class Config:
     def moe_layers(self, n_layer: int) -> list[int]:
         """Return the numbers of the layers that have experts."""
         layers = range(n_layer)
-        if (listed := self.wholes("moe_layers")) is not None:
-            return [n for n in layers if n in set(listed)]
+        for name in ("moe_layers", "moe_layers_enum"):
+            if (listed := self.wholes(name)) is not None:
+                return [n for n in layers if n in set(listed)]
+        for name, moe in (("mlp_layer_types", _MOE_WORD), (_PATTERN, _MOE_LETTER)):
+            kinds = self.values.get(name)
+            if isinstance(kinds, list | str) and moe in kinds:
+                return [n for n, kind in zip(layers, kinds, strict=False) if kind == moe]
         frequency = self.values.get("moe_layer_freq")
         if isinstance(frequency, list):
             return [n for n, is_moe in zip(layers, frequency, strict=False) if is_moe]
@@ -218,6 +243,11 @@ class Config:
             and (period is None or n % max(1, period) == offset)
             and (not isinstance(frequency, int) or n % max(1, frequency) == 0)
         ]
+
+    @property
+    def n_matrices(self) -> int:
+        """Matrices of an expert."""
+        return 2 if self.model_type in _WITHOUT_GATE else 3
 
     def bytes_a_parameter(self) -> tuple[float, str]:
         """Return the size of a parameter of an expert, and the name of its type."""
@@ -264,8 +294,9 @@ def read_config(path: Path, top_k: int | None = None) -> ModelSizes:
         raise TraceError(f"{path} does not give {' and '.join(missing)}; add it.")
     facts = config.facts(n_expert, known_top_k(top_k or config.top_k, str(path)), n_layer)
     each, kind = config.bytes_a_parameter()
-    size = round(3 * hidden * width * each)
-    how = f"estimated from config.json: 3 × {hidden} × {width} parameters of {kind}"
+    n_matrices = config.n_matrices
+    size = round(n_matrices * hidden * width * each)
+    how = f"estimated from config.json: {n_matrices} × {hidden} × {width} parameters of {kind}"
     rows = [{"layer": n, "expert_bytes": size} for n in config.moe_layers(n_layer)]
     if not rows:
         raise TraceError(f"{path} leaves no layer with experts; name a MoE model.")

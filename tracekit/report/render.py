@@ -2,10 +2,11 @@
 
 import base64
 import hashlib
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from tracekit.figures import visible
 
@@ -27,14 +28,9 @@ def _visible(value: Any) -> Any:
     return visible(value) if type(value) is str else value
 
 
-def render(**content: Any) -> str:
-    """Return the page with `content` in it.
-
-    Everything that comes from a trace is escaped by the template. Should something slip through
-    after all, the page's policy runs no script and no style but the page's own, and lets nothing
-    be loaded or sent. Characters that nobody sees, and those that turn a text around, are shown as
-    escapes.
-    """
+@cache
+def _template() -> Template:
+    """Return the page's template; a process that writes several pages compiles it once."""
     environment = Environment(
         loader=FunctionLoader(_part),
         autoescape=True,
@@ -43,6 +39,17 @@ def render(**content: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    return environment.get_template("page.html")
+
+
+def render(**content: Any) -> str:
+    """Return the page with `content` in it.
+
+    Everything that comes from a trace is escaped by the template. Should something slip through
+    after all, the page's policy runs no script and no style but the page's own, and lets nothing
+    be loaded or sent. Characters that nobody sees, and those that turn a text around, are shown as
+    escapes.
+    """
     css = "\n".join(map(_part, STYLES))
     scripts = [_part(name) for name in SCRIPTS]
     policy = "; ".join(
@@ -55,6 +62,4 @@ def render(**content: Any) -> str:
             "form-action 'none'",
         )
     )
-    return environment.get_template("page.html").render(
-        css=css, scripts=scripts, content_policy=policy, **content
-    )
+    return _template().render(css=css, scripts=scripts, content_policy=policy, **content)
