@@ -227,7 +227,7 @@ def test_the_bound_of_layer_shares_is_the_best_of_every_layer_alone(in_slots):
         drawn = draw(rng, equal=False)
         batches = replace(drawn.as_batches(False), in_slots=in_slots)
         total = drawn.budget // sum(drawn.sizes) * sum(drawn.sizes) if in_slots else drawn.budget
-        (limit,) = BoundInShares().simulate(batches, np.array([total]))
+        (limit,) = BoundInShares().totals(batches, np.array([total]))
         found = np.zeros(4, int)
         for layer, size in enumerate(drawn.sizes):
             share = total // sum(drawn.sizes) * size if in_slots else total // len(drawn.sizes)

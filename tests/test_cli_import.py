@@ -145,7 +145,7 @@ WRONG_ROWS = {
     "JSON that is none": ('{"token":0,"layer":0,"experts":[1,2]}\n{"token":', "is incomplete"),
     "JSON of another type": (
         '{"token":0,"layer":0,"experts":[1,2]}\n{"token":1,"layer":0,"experts":["a",2]}\n',
-        'line 2: experts is ["a", 2], where list<item: int64> is due',
+        'line 2: experts is ["a", 2], where a list of whole numbers is due',
     ),
     "JSON that lacks a key": (
         '{"token":0,"layer":0,"experts":[1,2]}\n{"token":1,"experts":[1,2]}\n',

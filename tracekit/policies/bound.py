@@ -122,14 +122,14 @@ class BoundInShares(Bound):
         )
         return f"gives each MoE layer {share}, and there {bounded(bypass)}"
 
-    def simulate(
-        self, batches: Batches, budgets: np.ndarray, per_lookup: bool = False
-    ) -> list[Limit]:
-        """Judge a whole run in one pass a budget, whatever the number of layers."""
-        return limits_in_shares(batches, np.asarray(budgets, np.int64))
-
     def start(self, model: Model, budgets: np.ndarray) -> Run:
         return _LimitsInShares(model, budgets, self.params.prices)
+
+    def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
+        return True
+
+    def totals(self, batches: Batches, budgets: np.ndarray) -> list[Limit]:
+        return limits_in_shares(batches, budgets)
 
 
 class BoundAhead(Bound):
