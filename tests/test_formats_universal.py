@@ -286,6 +286,21 @@ def test_a_file_may_go_on_with_the_prompt_of_the_one_before(kind, order, write):
             assert trace.warnings == []
 
 
+def test_runs_of_late_tokens_are_turns_though_their_passes_are_counted_on(write):
+    def rows(tokens, first_pass):
+        return [
+            {"layer": layer, "token": token, "pass": n, "slot": slot, "expert": slot}
+            for n, token in enumerate(tokens, first_pass)
+            for layer in (0, 1)
+            for slot in (0, 1)
+        ]
+
+    parts = [rows(range(12), 0), rows(range(8, 20), 12)]
+    trace = open_any([write(runs.as_csv(part), f"{n}") for n, part in enumerate(parts)])
+    at = trace.routing(["turn", "step"])
+    assert [at["step"][at["turn"] == turn].min() for turn in (0, 1)] == [0, 8]
+
+
 def test_what_is_wrong_in_a_file_that_goes_on_is_named_there(write):
     rows = runs.rows_of(runs.made())
     rows[9]["expert"] = rows[8]["expert"]

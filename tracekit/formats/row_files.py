@@ -108,8 +108,9 @@ def _goes_on(first: Rows, last: Rows, rows: Rows) -> bool:
     slots = 0 if rows.slot is None or first.slot is None else int(rows.slot[0] - first.slot[0])
     if (layer, token, slots) == (int(first.layer[0]), int(first.token[0]), 0):
         return False
-    if rows.passes is not None and last.passes is not None:
-        return bool(rows.passes[0] >= last.passes[-1])
     last_layer, last_token = int(last.layer[-1]), int(last.token[-1])
+    if rows.passes is not None and last.passes is not None and rows.passes[0] != last.passes[-1]:
+        # A later pass has later tokens: runs whose passes are counted on may begin at a late token each.
+        return bool(rows.passes[0] > last.passes[-1] and token > last_token)
     is_next = token == last_token + 1 or (layer, token) == (last_layer, last_token)
     return layer > last_layer or is_next
