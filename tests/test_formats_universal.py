@@ -286,6 +286,16 @@ def test_a_file_may_go_on_with_the_prompt_of_the_one_before(kind, order, write):
             assert trace.warnings == []
 
 
+def test_files_of_a_folder_stand_in_the_order_of_their_numbers(write, tmp_path):
+    (tmp_path / "run").mkdir()
+    for token in range(11):
+        rows = [{"layer": 0, "token": token, "slot": slot, "expert": slot} for slot in (0, 1)]
+        write(runs.as_csv(rows), f"run/step_{token}.csv")
+    trace = open_any(tmp_path / "run")
+    assert not trace.routing(["turn"])["turn"].any()
+    assert trace.warnings == []
+
+
 def test_runs_of_late_tokens_are_turns_though_their_passes_are_counted_on(write):
     def rows(tokens, first_pass):
         return [

@@ -4,6 +4,7 @@ In: paths. Out: their first bytes, the names of what an archive or a table in th
 """
 
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -197,6 +198,13 @@ def _is_hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
+def _by_number(name: str) -> tuple[list[str | int], str]:
+    """Return a key that puts ``step_2`` before ``step_10``: a file may go on with the one before."""
+    parts: list[str | int] = list(re.split("([0-9]+)", name))
+    parts[1::2] = [int(part) for part in parts[1::2]]
+    return parts, name
+
+
 def _files_in(folder: Path) -> list[Path]:
     found: list[Path] = []
 
@@ -204,8 +212,8 @@ def _files_in(folder: Path) -> list[Path]:
         raise TraceError(f"{error.filename} cannot be read: {error.strerror or error}.") from error
 
     for inside, folders, names in os.walk(folder, onerror=refuse):
-        folders.sort()
-        paths = (Path(inside, name) for name in sorted(names))
+        folders.sort(key=_by_number)
+        paths = (Path(inside, name) for name in sorted(names, key=_by_number))
         found += (path for path in paths if path.is_file())
         if len(found) > MOST_FILES:
             raise TraceError(
