@@ -106,6 +106,32 @@ def test_workers_give_the_same_to_the_last_digit(form, traces):
     assert (there.code, there.out, there.err) == (0, here.out, here.err)
 
 
+@pytest.fixture
+def unsized(tmp_path):
+    """Return a trace that does not say how many bytes an expert has."""
+    path = tmp_path / "unsized.csv"
+    rows = [f"{layer},{token},{token % 5}" for token in range(9) for layer in (0, 1)]
+    path.write_text("\n".join(["layer,token,expert", *rows]))
+    return path
+
+
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_workers_give_the_same_of_a_trace_without_sizes(form, traces, unsized):
+    asked = (traces[0], unsized, "--policy", "lru", "--cache-slots", "2", "--format", form)
+    here, there = run("replay", *asked), run("replay", *asked, "--on", "dask")
+    assert here.code == 0
+    assert (there.code, there.out, there.err) == (0, here.out, here.err)
+
+
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize("where", [(), ("--on", "dask")])
+def test_of_several_a_sentence_names_the_trace_that_is_wrong(where, traces, unsized):
+    done = run("replay", traces[0], unsized, "--policy", "lru", "--cache-mib", "1", *where)
+    assert done.code == 1
+    assert f"since {unsized} does not say how many bytes" in done.err
+
+
 @pytest.mark.usefixtures("workers")
 def test_one_trace_on_workers_is_as_one_here(traces):
     assert run("replay", traces[0], "--on", "dask").out == run("replay", traces[0]).out

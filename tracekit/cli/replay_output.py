@@ -81,7 +81,9 @@ def write(destination: Output, traces: Sequence[Said]) -> None:
             "replays": [each.document for each in traces],
         }
         records = [{"trace": each.trace, **row} for each in traces for row in each.records]
-        notes = [f"{each.trace}: {note}" for each in traces for note in each.notes]
+        notes = list(
+            dict.fromkeys(f"{each.trace}: {note}" for each in traces for note in each.notes)
+        )
     destination.write(
         table=lambda: "\n\n\n".join(each.text.rstrip("\n") for each in traces),
         document=lambda: document,

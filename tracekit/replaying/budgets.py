@@ -25,6 +25,7 @@ def budgets_in_bytes(
     cache_fraction: Sizes = None,
     cache_bytes: int | Sequence[int] | None = None,
     cache_slots: int | Sequence[int] | None = None,
+    name: str = "the trace",
 ) -> np.ndarray:
     """Return the cache budgets that were asked for, each once, in the order given.
 
@@ -44,6 +45,8 @@ def budgets_in_bytes(
     cache_slots : int or sequence of int, optional
         Numbers of experts of every MoE layer, from 0 to all. They are given alone: what a policy
         with a share for each layer does with a budget in bytes is another thing.
+    name : str, optional
+        What sentences call the trace.
 
     Returns
     -------
@@ -69,7 +72,7 @@ def budgets_in_bytes(
     if not model.sized:
         if cache_mib is not None or cache_bytes is not None:
             raise MissingDataError(
-                "A cache has no size in MiB, since the trace does not say how many bytes an expert "
+                f"A cache has no size in MiB, since {name} does not say how many bytes an expert "
                 "has; give --cache-fraction or --cache-slots, or the sizes: `tracekit import` takes --model PATH or "
                 "--expert-mib M."
             )

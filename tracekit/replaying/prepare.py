@@ -136,7 +136,7 @@ def prepare(
     if (flash_mib_s is not None or time) and not model.sized:
         what = "How long a token takes" if time else "How long flash is busy"
         raise MissingDataError(
-            f"{what} cannot be said, since the trace does not say how many bytes an "
+            f"{what} cannot be said, since {trace.name} does not say how many bytes an "
             "expert has; `tracekit import` takes --model PATH or --expert-mib M."
         )
     calibration = calibration_of(time, trace)
@@ -157,7 +157,7 @@ def prepare(
             f"{trace.name} does not say how large its engine's cache was, and lookups differ at "
             "another size; give that size with --cache-mib."
         )
-    budgets = budgets_in_bytes(model, trace.budget_bytes, *sizes)
+    budgets = budgets_in_bytes(model, trace.budget_bytes, *sizes, name=trace.name)
     chosen, left_out = runnable(loaded, trace, batches, seed, train, counts, first, kept, jobs)
     if validate:
         left_out += other_cache_than_recorded(trace, [run.policy.name for run in chosen], budgets)

@@ -56,6 +56,10 @@ class Forms(Part):
 class Replay(Unit):
     """The replay of one trace."""
 
+    def prepared(self, trace: Trace, warm: Trace | None) -> Prepared:
+        """Return the replay before anything of it has run; sizes of experts may be unknown."""
+        return self._prepared(trace, warm, ())
+
     def part(
         self, work: Prepared, by_run: list[list[Row]], trace: Trace, warm: Trace | None
     ) -> Forms:

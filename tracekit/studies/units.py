@@ -114,8 +114,12 @@ class Unit:
 
     def prepared(self, trace: Trace, warm: Trace | None) -> Prepared:
         """Return the replay of a unit that has cells, before any of them has run."""
-        run, cycle = self.run, trace.token_cycle_bytes
+        run, cycle = self.run, trace.token_cycle_bytes  # a study has sizes in cycles
         cache_bytes = [round(cycles * cycle) for cycles in run.cache_cycles] or run.cache_bytes
+        return self._prepared(trace, warm, cache_bytes)
+
+    def _prepared(self, trace: Trace, warm: Trace | None, cache_bytes: Sequence[int]) -> Prepared:
+        run = self.run
         with lent(self.own):
             return prepare(
                 trace,
