@@ -286,6 +286,43 @@ def test_a_file_may_go_on_with_the_prompt_of_the_one_before(kind, order, write):
             assert trace.warnings == []
 
 
+@pytest.mark.parametrize("further", [(), ("pass",)])
+@pytest.mark.parametrize("by", ["layer", "token"])
+def test_files_may_hold_parts_of_several_prompts(by, further, write):
+    rows = [
+        {
+            "prompt": prompt,
+            "layer": layer,
+            "token": token,
+            "pass": token,
+            "slot": slot,
+            "expert": slot,
+        }
+        for token in range(6)
+        for prompt in ("a", "b", "c")
+        if token < 4 or prompt != "b"
+        for layer in (0, 1)
+        for slot in (0, 1)
+    ]
+    names = {*further, "prompt", "layer", "token", "slot", "expert"}
+    parts = [
+        [{name: row[name] for name in row if name in names} for row in rows if row[by] in values]
+        for values in ([(0,), (1,)] if by == "layer" else [(0, 1, 2), (3,), (4, 5)])
+    ]
+    trace = open_any([write(runs.as_csv(part), f"{n}") for n, part in enumerate(parts)])
+    assert np.bincount(trace.routing(["turn"])["turn"]).tolist() == [12, 8, 12]
+    assert trace.warnings == []
+
+
+@pytest.mark.parametrize("labels", [{}, {"prompt": 7}])
+def test_files_whose_tokens_are_counted_are_turns_of_their_own(labels, write):
+    rows = [{**labels, "layer": layer, "experts": [2, 1]} for _ in range(3) for layer in (1, 2)]
+    trace = open_any([write(runs.as_jsonl(rows), name) for name in "ab"])
+    at = trace.routing(["turn", "step"])
+    assert at["turn"].tolist() == [0] * 6 + [1] * 6
+    assert at["step"].tolist() == [0, 0, 1, 1, 2, 2] * 2
+
+
 def test_files_of_a_folder_stand_in_the_order_of_their_numbers(write, tmp_path):
     (tmp_path / "run").mkdir()
     for token in range(11):

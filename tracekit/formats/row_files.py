@@ -1,4 +1,4 @@
-"""Files of rows that were cut anywhere: a file may go on with the prompt that the one before began.
+"""Files of rows that were cut anywhere: a file may go on with prompts that those before it began.
 
 In: the rows of each file, in the order of the files. Out: the chunks of each; those of a file that goes on
 are among the chunks of the file before.
@@ -9,6 +9,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from typing import NamedTuple
+
+import numpy as np
 
 from tracekit.formats.grouping import LineOf, Rows
 from tracekit.formats.options import ImportOptions
@@ -27,7 +30,8 @@ class RowFile:
     source : Source
     rows : iterator of Rows
     labels : Labels
-        What the prompts of the rows are called; none is known where the rows do not say it.
+        What the prompts of the rows are called. None is known where the rows do not say it, or where
+        their tokens were counted in each file: such a file goes on with no other.
     line_of : callable
         As for `RowReader`.
     """
@@ -52,13 +56,36 @@ def _chunks(file: RowFile, waiting: deque[RowFile], options: ImportOptions) -> I
         yield from RowReader(file.source, options, rows.line_of).chunks(rows.pieces())
 
 
+class _At(NamedTuple):
+    """Where a row stands; 0 for what the file does not say."""
+
+    layer: int
+    token: int
+    slot: int
+    number_of_pass: int
+
+    @classmethod
+    def of(cls, rows: Rows, row: int) -> "_At":
+        """Return where one of `rows` stands."""
+        optional = (rows.slot, rows.passes)
+        return cls(
+            int(rows.layer[row]),
+            int(rows.token[row]),
+            *(0 if values is None else int(values[row]) for values in optional),
+        )
+
+
 class _Joined:
-    """The rows of the next file, and of those after it that go on with its last prompt."""
+    """The rows of the next file, and of those after it that go on with a prompt of its."""
 
     def __init__(self, waiting: deque[RowFile]):
         self._waiting = waiting
         self._starts: list[int] = []
         self._lines: list[LineOf] = []
+        self._labels = Labels()
+        self._first: _At | None = None
+        self._columns: set[str] = set()
+        self._last: dict[int, _At] = {}  # of each prompt; without labels all rows are of one
 
     def line_of(self, number: int) -> str:
         """Return where a row is, for sentences."""
@@ -67,50 +94,64 @@ class _Joined:
 
     def pieces(self) -> Iterator[Rows]:
         """Yield the rows; those of all files are numbered as if they were of one."""
-        first: Rows | None = None
-        last: Rows | None = None
-        label: object = None
+        n_rows = 0
         while self._waiting:
             file = self._waiting[0]
-            rows = (rows for rows in file.rows if len(rows))
+            rows = (piece for piece in file.rows if len(piece))
             begin = list(islice(rows, 1))
-            n_rows = turn = 0
-            if first is not None and last is not None and begin:
-                same_prompt = begin[0].turn is None or label == file.labels[0] is not None
-                if not (same_prompt and _goes_on(first, last, begin[0])):
-                    file.rows = chain(begin, rows)
-                    return
-                n_rows = int(last.number[-1]) + 1
-                turn = 0 if last.turn is None else int(last.turn[-1])
+            numbers: list[int] = []  # of the file's own labels
+            heads = [self._moved(piece, file.labels, numbers, n_rows) for piece in begin]
+            if heads and not self._goes_on(heads[0], bool(numbers)):
+                file.rows = chain(begin, rows)
+                return
             self._waiting.popleft()
             self._starts.append(n_rows)
             self._lines.append(file.line_of)
+            first_row = n_rows
             for piece in chain(begin, rows):
-                label = None if piece.turn is None else file.labels[int(piece.turn[-1])]
-                last = _moved(piece, n_rows, turn) if n_rows else piece
-                first = last if first is None else first
-                yield last
+                moved = self._moved(piece, file.labels, numbers, first_row)
+                if self._waiting:
+                    self._note(moved)
+                n_rows = int(moved.number[-1]) + 1
+                yield moved
 
+    def _moved(self, rows: Rows, labels: Labels, numbers: list[int], n_rows: int) -> Rows:
+        new = list(islice(labels, len(numbers), None))
+        numbers += self._labels.numbers(np.arange(len(new)), new).tolist()
+        turn = rows.turn
+        if turn is not None and numbers and n_rows:  # those of the first file stay
+            turn = np.array(numbers)[turn]
+        return replace(rows, number=rows.number + n_rows, turn=turn)
 
-def _moved(rows: Rows, n_rows: int, first_turn: int) -> Rows:
-    turn = None if rows.turn is None else rows.turn + first_turn
-    return replace(rows, number=rows.number + n_rows, turn=turn)
+    def _note(self, rows: Rows) -> None:
+        """Keep where the last rows of each prompt stand."""
+        if self._first is None:
+            self._first = _At.of(rows, 0)
+            self._columns = set(rows.columns())
+        if rows.turn is None:
+            self._last[0] = _At.of(rows, -1)
+            return
+        ends = np.append(np.flatnonzero(rows.turn[1:] != rows.turn[:-1]), len(rows) - 1)
+        last = dict(zip(rows.turn[ends].tolist(), ends.tolist(), strict=True))
+        self._last |= {turn: _At.of(rows, row) for turn, row in last.items()}
 
+    def _goes_on(self, rows: Rows, has_labels: bool) -> bool:
+        """Say whether rows stand after the last ones of their prompt, and do not begin as the first.
 
-def _goes_on(first: Rows, last: Rows, rows: Rows) -> bool:
-    """Say whether rows of the same prompt stand after the last ones, and do not begin as the first.
-
-    A file that does not go on begins with the layer, the token and the slot with which the run began.
-    """
-    if rows.columns().keys() != last.columns().keys():
-        return False
-    layer, token = int(rows.layer[0]), int(rows.token[0])
-    slots = 0 if rows.slot is None or first.slot is None else int(rows.slot[0] - first.slot[0])
-    if (layer, token, slots) == (int(first.layer[0]), int(first.token[0]), 0):
-        return False
-    last_layer, last_token = int(last.layer[-1]), int(last.token[-1])
-    if rows.passes is not None and last.passes is not None and rows.passes[0] != last.passes[-1]:
-        # A later pass has later tokens: runs whose passes are counted on may begin at a late token each.
-        return bool(rows.passes[0] > last.passes[-1] and token > last_token)
-    is_next = token == last_token + 1 or (layer, token) == (last_layer, last_token)
-    return layer > last_layer or is_next
+        A file that does not go on begins with the layer, the token and the slot with which the run began.
+        """
+        if self._first is None:
+            return True
+        if rows.turn is not None and not has_labels:
+            return False
+        at = _At.of(rows, 0)
+        last = self._last.get(0 if rows.turn is None else int(rows.turn[0]))
+        if last is None or at[:3] == self._first[:3] or set(rows.columns()) != self._columns:
+            return False
+        if at.number_of_pass > last.number_of_pass:
+            # Runs whose passes are counted on may begin at a late token each.
+            return at.token > last.token
+        if at.number_of_pass < last.number_of_pass:
+            return has_labels and at.layer > last.layer  # each file has its own layers
+        is_next = at.token == last.token + 1 or at[:2] == last[:2]
+        return at.layer > last.layer or is_next

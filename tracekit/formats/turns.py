@@ -3,8 +3,7 @@
 In: rows piece by piece, in the order of the file. Out: turns counted from 0, in the order they appear.
 """
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -15,9 +14,9 @@ class Labels:
     def __init__(self) -> None:
         self._number: dict[object, int] = {}
 
-    def __getitem__(self, number: int) -> object:
-        """Return the label with a number, None if there is none."""
-        return next(islice(self._number, number, None), None)
+    def __iter__(self) -> Iterator[object]:
+        """Iterate over the labels in the order of their numbers."""
+        return iter(self._number)
 
     def numbers(self, index: np.ndarray, values: Sequence[object]) -> np.ndarray:
         """Return the number of each row's label, int64 [n].

@@ -23,6 +23,7 @@ from tracekit.formats.names import OF_SLOTS, WORDS, Named, named, slot_order
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.row_files import RowFile, read_in_order
 from tracekit.formats.source import Source, one_after_another
+from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
 
 REQUIRED = ("layer", "experts")
@@ -154,10 +155,12 @@ def _rows(file: File, options: ImportOptions) -> RowFile:
     arrow = ArrowRows(str(file.path), start.names, lines.place)
     objects = _Objects(lines, start, source)
     rows: Iterator[Rows] = (arrow.rows(table) for table in objects.tables())
+    labels = arrow.labels
     if "token" not in start.names:
+        labels = Labels()
         top_k = options.given_top_k or start.model.get("top_k") or _top_k(start)
         rows = with_tokens(rows, top_k, source, lines.place)
-    return RowFile(source, rows, arrow.labels, lines.place)
+    return RowFile(source, rows, labels, lines.place)
 
 
 def _top_k(start: _Start) -> int:
