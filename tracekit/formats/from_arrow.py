@@ -15,7 +15,7 @@ from tracekit.formats.grouping import NARROW, LineOf, Rows
 from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, Named
 from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
-from tracekit.trace.columns import from_numpy, to_numpy, value_type
+from tracekit.trace.columns import from_numpy, one_chunk, to_numpy, value_type
 
 # Of these a value may be missing.
 _NULLS = {
@@ -68,14 +68,14 @@ class ArrowRows:
     def _rows(self, table: pa.Table) -> Rows:
         number = np.arange(self._n_rows, self._n_rows + table.num_rows)
         self._n_rows += table.num_rows
-        lists = table[self.names["experts"]].combine_chunks()
+        lists = one_chunk(table[self.names["experts"]])
         if _is_list(lists.type) and lists.null_count == 0:
             filled = _lengths(lists) > 0
             if not filled.all():  # a layer without experts
                 number, table = number[filled], table.filter(pa.array(filled, pa.bool_()))
         columns: dict[str, Any] = {}
         for name, called in self.names.found.items():
-            chunk = table[called].combine_chunks()
+            chunk = one_chunk(table[called])
             if name == "prompt":
                 columns["turn"] = self._turns(called, chunk, number)
             elif name in OF_SLOTS and name in _NULLS and chunk.null_count == len(chunk) > 0:

@@ -13,7 +13,7 @@ from pyarrow import csv as arrow_csv
 from tracekit.formats.lines import Lines
 from tracekit.formats.source import Source
 from tracekit.trace import TraceError
-from tracekit.trace.columns import to_numpy
+from tracekit.trace.columns import one_chunk, to_numpy
 
 _MOST_DIGITS = 10
 _LIMIT = 1 << 31
@@ -126,7 +126,7 @@ class NumberLines:
             )
         except pa.ArrowException:
             return self._line_by_line(piece, rows)
-        return [to_numpy(column.combine_chunks(), 0) for column in table.columns]
+        return [to_numpy(one_chunk(column), 0) for column in table.columns]
 
     def _line_by_line(self, piece: bytes, rows: Iterable[int]) -> list[np.ndarray]:
         """Parse lines with blanks that Arrow does not; a line that is broken is named."""

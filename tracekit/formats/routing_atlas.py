@@ -23,7 +23,7 @@ from tracekit.formats.options import ImportOptions
 from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source, one_after_another
 from tracekit.trace import TraceError
-from tracekit.trace.columns import to_numpy
+from tracekit.trace.columns import one_chunk, to_numpy
 from tracekit.trace.schema import PREFILL
 
 KEY = "activations"
@@ -147,7 +147,7 @@ def _read_fast(piece: bytes, first_line: int) -> tuple[Rows, int | None] | None:
 def _rows(file: File, table: pa.Table, first_line: int) -> Rows:
     import pyarrow.compute as pc
 
-    lists = table[KEY].combine_chunks()
+    lists = one_chunk(table[KEY])
     counts = to_numpy(pc.list_value_length(lists), 0)
     flat = lists.flatten()
     if flat.null_count or any(

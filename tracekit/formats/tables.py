@@ -107,7 +107,7 @@ class CsvTable:
     def _parsed(self, piece: bytes, types: dict[str, pa.DataType]) -> pa.Table:
         return arrow_csv.read_csv(
             pa.BufferReader(pa.py_buffer(piece)),
-            arrow_csv.ReadOptions(column_names=self._columns, block_size=1 << 20),
+            arrow_csv.ReadOptions(column_names=self._columns, block_size=len(piece)),
             arrow_csv.ParseOptions(
                 delimiter=self._separator, quote_char='"' if b'"' in piece else False
             ),

@@ -122,6 +122,11 @@ def elements(array: pa.Array) -> pa.Array:
     return array.values.slice(array.offset * width, len(array) * width)
 
 
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array; pyarrow's own way copies it even where it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def valid_rows(column: pa.ChunkedArray) -> np.ndarray | None:
     """Return which rows are not null, bool [n], or None if all are; a list of nulls is null."""
     masks = []
