@@ -308,7 +308,9 @@ def formats() -> str:
         "## Files of other tools\n\nEvery command that takes a TRACE reads these files directly, and "
         "`tracekit import FILE -o NAME.trace` turns one into a trace, in bounded memory. The format "
         "is recognised by what is in a file, not by its name; a file may be compressed with gzip. "
-        "Several files of one run, or a folder of them, are one trace: `tracekit import A B C`. A "
+        "Several files of one run, or a folder of them, are one trace: `tracekit import A B C`. Files of "
+        "rows (csv, parquet, jsonl) may be cut anywhere: a file goes on with a prompt of those before if "
+        "its rows follow them, and begins a new one otherwise; a column prompt leaves no doubt. A "
         "format that needs flags is read by `import` alone.",
         table(("format", "what", "told by", "lacks", "needs"), rows),
         f"## Sizes from the model\n\n{forms.MODEL}",

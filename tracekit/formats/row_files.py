@@ -116,10 +116,12 @@ class _Joined:
                 yield moved
 
     def _moved(self, rows: Rows, labels: Labels, numbers: list[int], n_rows: int) -> Rows:
-        new = list(islice(labels, len(numbers), None))
+        new = labels.since(len(numbers))
         numbers += self._labels.numbers(np.arange(len(new)), new).tolist()
+        if not n_rows:  # those of the first file stay
+            return rows
         turn = rows.turn
-        if turn is not None and numbers and n_rows:  # those of the first file stay
+        if turn is not None and numbers:
             turn = np.array(numbers)[turn]
         return replace(rows, number=rows.number + n_rows, turn=turn)
 

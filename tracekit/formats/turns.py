@@ -3,7 +3,7 @@
 In: rows piece by piece, in the order of the file. Out: turns counted from 0, in the order they appear.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,10 +13,11 @@ class Labels:
 
     def __init__(self) -> None:
         self._number: dict[object, int] = {}
+        self._labels: list[object] = []
 
-    def __iter__(self) -> Iterator[object]:
-        """Iterate over the labels in the order of their numbers."""
-        return iter(self._number)
+    def since(self, number: int) -> list[object]:
+        """Return the labels with this number and those after it."""
+        return self._labels[number:]
 
     def numbers(self, index: np.ndarray, values: Sequence[object]) -> np.ndarray:
         """Return the number of each row's label, int64 [n].
@@ -28,9 +29,14 @@ class Labels:
         values : sequence
             The different labels of these rows, in the order they first appear.
         """
-        by_value = [self._number.setdefault(value, len(self._number)) for value in values]
-        numbers: np.ndarray = np.array(by_value, np.int64)[index]
+        numbers: np.ndarray = np.array([self._of(value) for value in values], np.int64)[index]
         return numbers
+
+    def _of(self, label: object) -> int:
+        number = self._number.setdefault(label, len(self._labels))
+        if number == len(self._labels):
+            self._labels.append(label)
+        return number
 
     def of(self, labels: np.ndarray) -> np.ndarray:
         """Return the number of each label of an array of numbers, int64 [n]."""
