@@ -57,9 +57,9 @@ def fewer_ranked(left_out):
         yield
 
 
-@pytest.fixture
-def fewer_tried(request):
-    """Let a fast test try no rare policy, in advice or for a disagreement; slow tests of its file try all."""
+@pytest.fixture(autouse=True)
+def no_rare_policy(request):
+    """Let advice, closures and the reasons of a disagreement try no rare policy in fast tests."""
     is_slow = request.node.get_closest_marker("slow") is not None
-    with ranking_without([] if is_slow else RARE_POLICIES):
+    with ranking_without(() if is_slow else RARE_POLICIES):
         yield

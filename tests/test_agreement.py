@@ -22,8 +22,6 @@ from tracekit.trace.layers import layers_table
 from tracekit.trace.schema import DECODE, routing_schema
 
 PLAIN = [cls.name for cls in POLICIES if is_plain(cls)]
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 
 # ---- what agrees --------------------------------------------------------------------------------
 

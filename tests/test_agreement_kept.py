@@ -14,8 +14,6 @@ from tracekit.replaying import replay
 from tracekit.trace import Trace, TraceError, UsageError, synthesize, write_trace
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.folder import TraceFolder, keep_agreement
-
-pytestmark = pytest.mark.usefixtures("fewer_tried")
 SAID = "differs from the recording in "
 
 

@@ -6,8 +6,6 @@ from report_traces import edit_facts, write
 
 from tracekit.report.build import PICTURES
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 
 @pytest.fixture
 def trace(tmp_path, monkeypatch):

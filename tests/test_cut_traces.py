@@ -13,8 +13,6 @@ from tracekit.routing.cut import cut_pass, whole_decode_rows
 from tracekit.scoring import predict
 from tracekit.trace import Trace, TracekitError, write_trace
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 
 def rows_of(drafts: bool) -> list[str]:
     """Return a prompt of three tokens and six decoded ones, two by two if there are drafts."""

@@ -22,8 +22,6 @@ from tracekit.report.pictures import draw
 from tracekit.table import Column, Table, as_html
 from tracekit.trace import Trace
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 RAW = ("\0", "\x1b", "\x07", "\x9b", "\x7f", "\u202e", "\u2066", "\u200f", "\ufeff", "\U000e0041")
 NAME = "evil" + "".join(RAW)
 

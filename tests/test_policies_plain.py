@@ -18,8 +18,6 @@ from tracekit.replaying import build_batches, replay
 from tracekit.report import build_report
 from tracekit.trace import UsageError
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 EXAMPLES_FOLDER = str(Path(__file__).parent / "examples")
 
 

@@ -18,8 +18,6 @@ from tracekit.report import build_report
 from tracekit.studies import sweep
 from tracekit.trace import UsageError, synthesize, write_trace
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 MIB = 2**20
 # Two experts in turns, and room for one of them.
 IN_TURNS = Run({0: MIB}, 2, 1, tuple((0, True, t, {0: [(t % 2,)]}) for t in range(20))).trace()

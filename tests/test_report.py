@@ -27,8 +27,6 @@ from tracekit.scoring import predict
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE, MISS
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):

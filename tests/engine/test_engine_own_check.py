@@ -15,8 +15,6 @@ from tracekit_engine import Generation, Options, Progress, Streaming, record, re
 from tracekit_engine.own_check import compare_with_lru
 from tracekit_engine.store import ExpertStore
 
-pytestmark = pytest.mark.usefixtures("fewer_tried")
-
 RUN = ("-p", "It was a bright cold day", "-n", "12")
 STREAMED = (*RUN, "--stream", "--cache-mib", "0.05")
 

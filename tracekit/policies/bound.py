@@ -13,6 +13,8 @@ from tracekit.policies.shares import model_of_layer, one_layer
 
 # What a report and a study ask for: 0.1 s a budget at 40,000 lookups.
 PRICES = 100
+# All layers in one pass are quicker for a short run; a long one takes a copy of all its lookups for it.
+_MOST_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ class BoundInShares(Bound):
         return _LimitsInShares(model, budgets, self.params.prices)
 
     def gives_totals(self, batches: Batches, n_budgets: int) -> bool:
-        return True
+        return len(batches.keys) <= _MOST_AT_ONCE
 
     def totals(self, batches: Batches, budgets: np.ndarray) -> list[Limit]:
         return limits_in_shares(batches, budgets)
