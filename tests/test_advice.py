@@ -138,7 +138,7 @@ def test_parameters_reach_the_policies_and_the_commands(tmp_path):
 @pytest.mark.parametrize(
     ("param", "sentence"),
     [
-        ("lur.a=1", "is set for 'lur', which advise does not try; it tries arc, lru"),
+        ("lur.a=1", "is set for 'lur', which advise does not try; it tries "),
         ("prefetch.spec_max=1,2", "one value of prefetch.spec_max, not 2; several may be given of"),
         ("prefetch.horizon=far", "prefetch.horizon takes whole numbers of layers, not 'far'"),
     ],

@@ -14,6 +14,7 @@ from tracekit.replaying import replay
 from tracekit.trace import Trace, TraceError, UsageError, synthesize, write_trace
 from tracekit.trace.agreement import Agreement
 from tracekit.trace.folder import TraceFolder, keep_agreement
+
 SAID = "differs from the recording in "
 
 

@@ -342,6 +342,7 @@ def test_another_trace_is_counted():
 # ---- on the command line ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_counts_come_from_a_file(tmp_path):
     trace = write_csv(tmp_path / "small.csv")
     (tmp_path / "usage").write_text("-1 2 8\n" + "".join(f"{n} 5 {9 + n}\n" for n in range(2)))

@@ -70,9 +70,11 @@ def test_the_trace_is_not_held(trace, small_pieces, monkeypatch):
 
 
 def test_a_policy_that_needs_the_whole_run_is_named_with_what_it_takes(trace, small_pieces):
-    in_memory, from_disk = both(trace, ["arc", "lru", "prefetch"], cache_mib=1)
+    in_memory, from_disk = both(trace, ["drop-cold", "lru", "prefetch"], cache_mib=1)
     (sentence,) = set(from_disk["notes"]) - set(in_memory["notes"])
-    assert sentence.startswith("arc and prefetch hold the whole trace in memory, which takes about")
+    assert sentence.startswith(
+        "drop-cold and prefetch hold the whole trace in memory, which takes about"
+    )
     assert sentence.endswith("MiB; what else is replayed comes from disk.")
     assert from_disk["results"] == in_memory["results"]
 
