@@ -75,7 +75,7 @@ def test_it_agrees_with_its_oracle_on_every_lookup(name, case, data):
 # Their long runs take a second each, most of it the oracle's. The fast suite keeps the one that learns
 # most on its way, and every policy that is new.
 LONG_RUNS_ARE_SLOW = RARE_POLICIES | {
-    *("belady", "bound", "drop-cold", "follow", "layer-lru", "lfu", "lru"),
+    *("belady", "bound", "drop-cold", "follow", "layer-lru", "lfu"),
     *("prefetch", "random", "retention", "ring"),
 }
 
