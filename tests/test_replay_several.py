@@ -141,8 +141,8 @@ def test_what_workers_do_not_do_is_named(traces):
     done = run("replay", *traces, "--policy", "lru,prev-token", "--per-layer", "--on", "dask")
     assert done.code == 2
     assert done.err == (
-        "Error: With --on, policies are replayed at budgets, and no more: leave out predictors and "
-        "--per-layer, or leave out --on.\n"
+        "Error: --on only replays cache policies at budgets: leave out predictors and --per-layer, or "
+        "leave out --on.\n"
     )
 
 

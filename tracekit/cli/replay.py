@@ -302,8 +302,7 @@ def _refuse_on_workers(asked: Mapping[str, bool]) -> None:
     found = [what for what, is_asked in asked.items() if is_asked]
     if found:
         raise UsageError(
-            f"With --on, policies are replayed at budgets, and no more: leave out {joined(found)}, or "
-            "leave out --on."
+            f"--on only replays cache policies at budgets: leave out {joined(found)}, or leave out --on."
         )
 
 

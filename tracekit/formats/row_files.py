@@ -76,7 +76,7 @@ class _At(NamedTuple):
 
 
 class _Joined:
-    """The rows of the next file, and of those after it that go on with a prompt of its."""
+    """The rows of the next file, and of those after it that go on with one of its prompts."""
 
     def __init__(self, waiting: deque[RowFile]):
         self._waiting = waiting
