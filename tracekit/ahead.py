@@ -1,13 +1,15 @@
-"""Reading the next item on a thread while the last one is worked on.
+"""Reading the next items on threads while the last one is worked on.
 
-In: an iterable. Out: the same items in the same order.
+In: an iterable. Out: the same items, or what is made of them, in the same order.
 """
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
@@ -22,3 +24,32 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
         while (item := following.result()) is not end:
             following = executor.submit(next, iterator, end)
             yield item
+
+
+def each_ahead(
+    work: Callable[[Item], Made], items: Iterable[Item], threads: int = 2
+) -> Iterator[Made]:
+    """Yield ``work(item)`` of each item; that of the next `threads` items is done meanwhile.
+
+    The items are taken by the caller's thread. An error of an item, or of the work on it, is raised
+    where its result would have been.
+    """
+    iterator = iter(items)
+    waiting: deque[Future[Made]] = deque()
+    failed: Exception | None = None
+    with ThreadPoolExecutor(threads, "tracekit-worker") as executor:
+        while True:
+            try:
+                item = next(iterator)
+            except StopIteration:
+                break
+            except Exception as error:  # it comes after the results before it
+                failed = error
+                break
+            waiting.append(executor.submit(work, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        for each in waiting:
+            yield each.result()
+    if failed is not None:
+        raise failed

@@ -3,8 +3,10 @@
 In: a file, which may be compressed. Out: pieces that end with a line; the number of a line.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tracekit.formats.archives import damaged, opened
 from tracekit.formats.base import BOM
@@ -56,6 +58,30 @@ class Lines:
             if any(left):
                 yield b"".join(left)
 
+    def whole(self, is_row: Callable[[bytes], bool], cut: Callable[[str], None]) -> Iterator[bytes]:
+        """Yield pieces of whole lines, none of them blank.
+
+        Parameters
+        ----------
+        is_row : callable
+            Says whether a last line that has no line end is a whole row; if not, it is left out.
+        cut : callable
+            Is told in one sentence that a line was left out.
+
+        Raises
+        ------
+        TraceError
+            As for `pieces`.
+        """
+        for piece in self.pieces():
+            if not piece.endswith((b"\n", b"\r")):
+                start = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
+                if not is_row(piece[start:]):
+                    cut(f"{self.path} is incomplete: its last line is cut off, and is left out.")
+                    piece = piece[:start]
+            if piece and not piece.isspace():
+                yield piece
+
     def _refuse_long(self, n_bytes: int) -> None:
         """Refuse a line of so many bytes, or one that begins with them."""
         if n_bytes > MOST_LINE_BYTES:
@@ -86,3 +112,12 @@ class Lines:
         with opened(self.path) as file, damaged(str(self.path)):
             start = file.read(len(BOM) + self._skipped).removeprefix(BOM)
         return len(start[: self._skipped].splitlines())
+
+
+def json_object(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object of a line, None if it is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -14,7 +14,7 @@ from pyarrow import json as arrow_json
 
 from tracekit.formats.archives import damaged
 from tracekit.formats.given import File
-from tracekit.formats.lines import Lines
+from tracekit.formats.lines import Lines, json_object
 from tracekit.formats.source import Source
 from tracekit.trace import TraceError
 
@@ -178,11 +178,9 @@ class Records:
             A line is no record, or steps do not ascend; the sentence names it.
         """
         waiting: list[Block] = []
-        for piece in self._lines.pieces():
-            if not piece.endswith((b"\n", b"\r")):
-                piece = self._without_cut_line(piece)
-            if not piece.strip():
-                continue
+        for piece in self._lines.whole(
+            lambda line: json_object(line) is not None, self._source.cut
+        ):
             block = self._block(piece)
             if not len(block):
                 continue
@@ -223,16 +221,6 @@ class Records:
         return replace(block, forward=forward)
 
     # ---- lines -----------------------------------------------------------------------------
-
-    def _without_cut_line(self, piece: bytes) -> bytes:
-        start = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
-        try:
-            if isinstance(json.loads(piece[start:]), dict):
-                return piece
-        except (ValueError, RecursionError):
-            pass
-        self._source.cut(f"{self.path} is incomplete: its last line is cut off, and is left out.")
-        return piece[:start]
 
     def _block(self, piece: bytes) -> Block:
         try:

@@ -7,11 +7,13 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from tracekit.ahead import each_ahead
 from tracekit.formats.archives import damaged
 from tracekit.formats.lines import Lines
 from tracekit.formats.names import NEITHER, WORDS, Named, named
@@ -81,17 +83,19 @@ class CsvTable:
         narrow = {c: _NARROW.get(name, types[c]) for name, c in names.found.items()}
         self._names = {called: name for name, called in names.found.items()}
         n_rows = 0
-        for piece in self._lines.pieces():
-            if not piece.endswith((b"\n", b"\r")):
-                piece = self._without_cut_line(piece, types, source)
-            if not piece or piece.isspace():
-                continue
-            try:
-                table = self._parsed(piece, narrow)
-            except pa.ArrowException:
+        lines = self._lines.whole(lambda line: self._fault(line, types) is None, source.cut)
+        for piece, table in each_ahead(partial(self._read, types=narrow), lines):
+            if table is None:
                 table = self._parsed_wide(piece, types, n_rows)
             n_rows += table.num_rows
             yield table
+
+    def _read(self, piece: bytes, types: dict[str, pa.DataType]) -> tuple[bytes, pa.Table | None]:
+        """Return a piece with its table, or with None if a value is not of its column's type."""
+        try:
+            return piece, self._parsed(piece, types)
+        except pa.ArrowException:
+            return piece, None
 
     def _parsed_wide(self, piece: bytes, types: dict[str, pa.DataType], n_rows: int) -> pa.Table:
         try:
@@ -119,16 +123,6 @@ class CsvTable:
                 check_utf8=False,  # the few that are looked at are decoded
             ),
         )
-
-    def _without_cut_line(
-        self, piece: bytes, types: dict[str, pa.DataType], source: Source
-    ) -> bytes:
-        """Leave out a last line without a line end if it is not a whole row."""
-        start = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
-        if self._fault(piece[start:], types) is None:
-            return piece
-        source.cut(f"{self.path} is incomplete: its last line is cut off, and is left out.")
-        return piece[:start]
 
     def _broken(
         self, piece: bytes, types: dict[str, pa.DataType], n_rows: int

@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import json as arrow_json
 
+from tracekit.ahead import each_ahead
 from tracekit.formats.archives import damaged
 from tracekit.formats.format import Format, register
 from tracekit.formats.from_arrow import ArrowRows
 from tracekit.formats.given import File, Given
 from tracekit.formats.graph_order import with_tokens
 from tracekit.formats.grouping import Rows
-from tracekit.formats.lines import Lines
+from tracekit.formats.lines import Lines, json_object
 from tracekit.formats.names import OF_SLOTS, WORDS, Named, named, slot_order
 from tracekit.formats.options import ImportOptions
 from tracekit.formats.row_files import RowFile, read_in_order
@@ -91,7 +92,7 @@ def _start(lines: bytes) -> _Start | None:
     model: dict[str, Any] = {}
     size = None
     for line in lines.splitlines(keepends=True):
-        row = _object(line)
+        row = json_object(line)
         if row is None:
             return None
         names = named([key for key, value in row.items() if _is_value(value)])
@@ -105,14 +106,6 @@ def _start(lines: bytes) -> _Start | None:
     return None
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _is_value(value: Any) -> bool:
     """Say whether a value is one that a row can have: a number, a text, or a list of numbers."""
     if isinstance(value, list):
@@ -123,7 +116,7 @@ def _is_value(value: Any) -> bool:
 def first_object(lines: bytes) -> dict[str, Any] | None:
     """Return the object of the first line, None if it is none."""
     first = lines.splitlines()[:1]
-    return _object(first[0]) if first else None
+    return json_object(first[0]) if first else None
 
 
 def _model(row: Mapping[str, Any], wanted: tuple[str, ...]) -> dict[str, Any]:
@@ -189,25 +182,27 @@ class _Objects:
             A line is no object with these keys; the sentence names it.
         """
         n_rows = 0
-        for piece in self._lines.pieces():
-            if not piece.endswith((b"\n", b"\r")):
-                piece = self._without_cut_line(piece)
-            if not piece or piece.isspace():
-                continue
-            try:
-                table = arrow_json.read_json(
-                    pa.BufferReader(pa.py_buffer(piece)),
-                    arrow_json.ReadOptions(block_size=min(BLOCK_BYTES, len(piece) + 1)),
-                    arrow_json.ParseOptions(
-                        explicit_schema=self._schema, unexpected_field_behavior="ignore"
-                    ),
-                )
-            except pa.ArrowException:
+        lines = self._lines.whole(lambda line: json_object(line) is not None, self._source.cut)
+        for piece, table in each_ahead(self._read, lines):
+            if table is None:
                 table = self._line_by_line(piece, n_rows)
             n_rows += table.num_rows
             with damaged(str(self._lines.path)):
                 table = self._routings(table)
             yield table
+
+    def _read(self, piece: bytes) -> tuple[bytes, pa.Table | None]:
+        """Return a piece with its table, or with None if Arrow refuses a line of it."""
+        try:
+            return piece, arrow_json.read_json(
+                pa.BufferReader(pa.py_buffer(piece)),
+                arrow_json.ReadOptions(block_size=min(BLOCK_BYTES, len(piece) + 1)),
+                arrow_json.ParseOptions(
+                    explicit_schema=self._schema, unexpected_field_behavior="ignore"
+                ),
+            )
+        except pa.ArrowException:
+            return piece, None
 
     def _routings(self, table: pa.Table) -> pa.Table:
         """Return the rows of routings, where lines of other types stand between them."""
@@ -216,20 +211,11 @@ class _Objects:
         types = table[RECORD_TYPE].to_pylist()
         return table.filter(pa.array([each == self._wanted for each in types], pa.bool_()))
 
-    def _without_cut_line(self, piece: bytes) -> bytes:
-        start = max(piece.rfind(b"\n"), piece.rfind(b"\r")) + 1
-        if _object(piece[start:]) is not None:
-            return piece
-        self._source.cut(
-            f"{self._lines.path} is incomplete: its last line is cut off, and is left out."
-        )
-        return piece[:start]
-
     def _line_by_line(self, piece: bytes, n_rows: int) -> pa.Table:
         """Parse lines that Arrow does not; a line that is none is named."""
         rows = []
         for number, line in enumerate((li for li in piece.splitlines() if li.strip()), n_rows):
-            row = _object(line)
+            row = json_object(line)
             if row is None:
                 raise TraceError(
                     f"{self._lines.place(number)} is no JSON object; repair the line or record "
