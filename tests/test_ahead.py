@@ -76,3 +76,21 @@ def test_an_error_of_work_or_of_an_item_comes_where_its_result_would_have_been()
     assert [next(made), next(made)] == [0, 1]
     with pytest.raises(KeyError, match="no third"):
         next(made)
+
+
+def test_what_nobody_reads_any_more_is_not_waited_for():
+    """The garbage collector may close it where waiting for a thread would never end."""
+    may_end, ended = threading.Event(), threading.Event()
+
+    def second_waits(number: int) -> int:
+        if number:
+            may_end.wait(10)
+            ended.set()
+        return number
+
+    for read in (ahead(map(second_waits, range(3))), each_ahead(second_waits, range(3))):
+        assert next(read) == 0  # the second is made meanwhile
+        read.close()
+        assert not ended.is_set()
+    may_end.set()
+    assert ended.wait(10)

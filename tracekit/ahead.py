@@ -6,6 +6,7 @@ In: an iterable. Out: the same items, or what is made of them, in the same order
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -19,7 +20,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
     """
     end: Any = object()
     iterator = iter(items)
-    with ThreadPoolExecutor(1, "tracekit-reader") as executor:
+    with _threads(1, "tracekit-reader") as executor:
         following = executor.submit(next, iterator, end)
         while (item := following.result()) is not end:
             following = executor.submit(next, iterator, end)
@@ -37,7 +38,7 @@ def each_ahead(
     iterator = iter(items)
     waiting: deque[Future[Made]] = deque()
     failed: Exception | None = None
-    with ThreadPoolExecutor(threads, "tracekit-worker") as executor:
+    with _threads(threads, "tracekit-worker") as executor:
         while True:
             try:
                 item = next(iterator)
@@ -53,3 +54,17 @@ def each_ahead(
             yield each.result()
     if failed is not None:
         raise failed
+
+
+@contextmanager
+def _threads(number: int, name: str) -> Iterator[ThreadPoolExecutor]:
+    """Give threads that end by themselves; what they have begun is not waited for.
+
+    The garbage collector may close a generator that nobody uses any more, at any moment; so also while
+    a thread starts, when CPython 3.11 holds a lock that waiting for another thread needs.
+    """
+    executor = ThreadPoolExecutor(number, name)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)

@@ -7,7 +7,6 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from tracekit.formats.lines import Lines
 from tracekit.formats.names import NEITHER, WORDS, Named, named
 from tracekit.formats.source import Source
 from tracekit.trace import TraceError
+from tracekit.trace.schema import DECODE, PREFILL
 
 SEPARATORS = (",", ";", "\t")
 UNKNOWN_WORDS = ("", "nan", "NaN", "-nan", "None", "null")
@@ -27,8 +27,17 @@ _IS_LIST = re.compile(r"\s*[\[(]?\s*\d+[\s,;]+\d+|\s*[\[(]")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {"prompt": _TEXT, "weights": pa.float32(), **dict.fromkeys(WORDS, _TEXT)}
-# Nearly all numbers fit these, which are faster to read; where one does not, all are read as int64.
-_NARROW = {"token": pa.int32(), "layer": pa.int16(), "slot": pa.int16(), "experts": pa.int32()}
+# Nearly all values fit these, which are faster to read; where one does not, all are read as `_TYPES`.
+_NARROW = {
+    "token": pa.int32(),
+    "layer": pa.int16(),
+    "slot": pa.int16(),
+    "experts": pa.int32(),
+    "phase": pa.bool_(),  # whether it is decode
+}
+_PHASES = [
+    [word for word, phase in WORDS["phase"].items() if phase == of] for of in (PREFILL, DECODE)
+]
 # Of these a value may be missing.
 _NULLABLE = ("weights", "token_id", "residency", "dropped", "kept", "expert_bytes")
 
@@ -70,6 +79,7 @@ class CsvTable:
         self._columns = columns
         self._separator = separator
         self._names: dict[str, str] = {}  # from the name in the file to the name here
+        self._tries: list[dict[str, pa.DataType]] = []
 
     def pieces(self, names: Named, source: Source) -> Iterator[pa.Table]:
         """Yield the known columns, piece by piece; tell the source if the last line is cut.
@@ -82,31 +92,34 @@ class CsvTable:
         types = {called: _TYPES.get(name, pa.int64()) for name, called in names.found.items()}
         narrow = {c: _NARROW.get(name, types[c]) for name, c in names.found.items()}
         self._names = {called: name for name, called in names.found.items()}
+        self._tries = [narrow, types]
         n_rows = 0
         lines = self._lines.whole(lambda line: self._fault(line, types) is None, source.cut)
-        for piece, table in each_ahead(partial(self._read, types=narrow), lines):
+        for piece, table in each_ahead(self._read, lines):
             if table is None:
-                table = self._parsed_wide(piece, types, n_rows)
+                table = self._with_fractions(piece, types, n_rows)
             n_rows += table.num_rows
             yield table
 
-    def _read(self, piece: bytes, types: dict[str, pa.DataType]) -> tuple[bytes, pa.Table | None]:
-        """Return a piece with its table, or with None if a value is not of its column's type."""
-        try:
-            return piece, self._parsed(piece, types)
-        except pa.ArrowException:
-            return piece, None
+    def _read(self, piece: bytes) -> tuple[bytes, pa.Table | None]:
+        """Return a piece with its table, or with None if a value is not of its column's type.
 
-    def _parsed_wide(self, piece: bytes, types: dict[str, pa.DataType], n_rows: int) -> pa.Table:
-        try:
-            return self._parsed(piece, types)
-        except pa.ArrowException as error:
-            if fault := self._broken(piece, types, n_rows):
-                raise fault from error
-            # pandas writes 3.0 where whole numbers of a column are missing.
-            floats = {c: pa.float64() if k == pa.int64() else k for c, k in types.items()}
-            with damaged(str(self.path)):
-                return self._parsed(piece, floats)
+        Where a value does not fit the narrow types, no further piece is tried with them.
+        """
+        for types in self._tries:
+            try:
+                return piece, self._parsed(piece, types)
+            except pa.ArrowException:
+                self._tries = self._tries[-1:]
+        return piece, None
+
+    def _with_fractions(self, piece: bytes, types: dict[str, pa.DataType], n_rows: int) -> pa.Table:
+        """Return the table of a piece in which pandas wrote 3.0 for 3, as it does beside a gap."""
+        if fault := self._broken(piece, types, n_rows):
+            raise fault
+        floats = {c: pa.float64() if k == pa.int64() else k for c, k in types.items()}
+        with damaged(str(self.path)):
+            return self._parsed(piece, floats)
 
     def _parsed(self, piece: bytes, types: dict[str, pa.DataType]) -> pa.Table:
         return arrow_csv.read_csv(
@@ -120,6 +133,8 @@ class CsvTable:
                 include_columns=list(types),
                 null_values=list(UNKNOWN_WORDS),
                 strings_can_be_null=True,
+                false_values=_PHASES[PREFILL],
+                true_values=_PHASES[DECODE],
                 check_utf8=False,  # the few that are looked at are decoded
             ),
         )
