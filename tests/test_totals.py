@@ -8,7 +8,8 @@ from cache_runs import EXAMPLES, cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.policies import Bound, load_policy
+from tracekit.policies import Bound, depths, load_policy
+from tracekit.policies.distances import go_on
 from tracekit.replaying import build_batches, replay
 from tracekit.replaying.prepare import _has_totals as has_totals
 from tracekit.trace import synthesize
@@ -46,6 +47,20 @@ def marked(batches, warming, skipped):
     )
 
 
+def each_thrice(batches):
+    """Repeat each batch at once, as the next two of its layer."""
+    order = np.repeat(np.arange(len(batches)), 3)
+    of_batch = [slice(*batches.batch_start[b : b + 2]) for b in order]
+    per_batch = ("layer", "turn", "pass_id", "step", "phase")
+    return replace(
+        batches,
+        keys=np.concatenate([batches.keys[keys] for keys in of_batch]),
+        admit_rank=np.concatenate([batches.admit_rank[keys] for keys in of_batch]),
+        batch_start=np.append(0, np.cumsum(batches.lookups[order])),
+        **{name: getattr(batches, name)[order] for name in per_batch},
+    )
+
+
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=cases(), warming=st.integers(0, 6), skipped=st.integers(0, 6))
 def test_lru_at_all_budgets_is_what_it_is_at_each(case, warming, skipped):
@@ -75,6 +90,35 @@ def test_lru_counts_over_several_sections_of_touches(bypass):
     budgets = np.linspace(0, batches.bank_bytes, 40).astype(np.int64)
     lru = load_policy("lru")
     check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
+
+
+@pytest.mark.parametrize("bypass", [False, True])
+@pytest.mark.parametrize(("n_experts", "k"), [(60, 4), (400, 8)])
+@pytest.mark.parametrize("expert_bytes", [[7, 11, 7], [2, 2, 3]])
+def test_lru_goes_on_by_distances_once_most_peaks_are_known(
+    expert_bytes, n_experts, k, bypass, monkeypatch
+):
+    trace = synthesize(3, n_experts, k, 800, 4, prefill=9, expert_bytes=expert_bytes)
+    batches = marked(each_thrice(build_batches(trace, bypass=bypass)), 30, 50)
+    budgets = np.linspace(0, 1.02 * batches.bank_bytes, 60).astype(np.int64)
+    went_on = []
+
+    def spy(batches, budgets, touched, *found):
+        went_on.append(touched.batch)
+        go_on(batches, budgets, touched, *found)
+
+    monkeypatch.setattr(depths, "go_on", spy)
+    lru = load_policy("lru")
+    check(batches, lru.totals(batches, budgets), lru.simulate(batches, budgets))
+    assert len(went_on) == 1
+    assert 0 < went_on[0] < 0.9 * len(batches)
+
+    hits, peaks = depths.hits_and_peaks_at(batches, budgets)
+    monkeypatch.setattr(depths, "_FEW", len(budgets))
+    by_depths, its_peaks = depths.hits_and_peaks_at(batches, budgets)
+    assert len(went_on) == 2
+    assert hits.tolist() == by_depths.tolist()
+    assert peaks.tolist() == its_peaks.tolist()
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
