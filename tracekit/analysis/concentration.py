@@ -7,7 +7,8 @@ import pandas as pd
 
 from tracekit.analysis.popularity import expert_popularity
 from tracekit.formats import ExpertCounts, as_trace_or_counts
-from tracekit.routing.grid import decode_grid, decode_weights
+from tracekit.routing.blocks import decode_blocks
+from tracekit.routing.grid import no_decoded_token
 from tracekit.trace import Trace
 
 _UNKNOWN = dict.fromkeys(("weight_entropy_bits", "weight_entropy", "top1_share"), np.nan)
@@ -42,27 +43,51 @@ def routing_concentration(trace: Trace | ExpertCounts | str | Path) -> pd.DataFr
         routings = trace.counts.sum(axis=1) / (trace.top_k or np.nan)
         load = _load(expert_popularity(trace), len(trace.layers), trace.n_expert)
         return pd.DataFrame({"layer": trace.layers, "routings": routings, **load, **_UNKNOWN})
-    grid = decode_grid(trace)
-    load = _load(expert_popularity(trace, "decode"), grid.n_layers, trace.n_expert)
-    if not trace.has("weights"):
-        layers = {"layer": grid.layer, "routings": grid.n_tokens}
-        return pd.DataFrame({**layers, **load, **_UNKNOWN})
-
-    weights = decode_weights(trace, grid).astype(np.float64)
-    total = weights.sum(axis=2, keepdims=True)
-    share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
-    known = ~np.isnan(share).any(axis=2)
-    weight_bits = _mean_of_known(_entropy_bits(share), known)
+    n_tokens, weight_bits, top_share = _of_weights(trace)
+    if not n_tokens:
+        raise no_decoded_token(trace)
     return pd.DataFrame(
         {
-            "layer": grid.layer,
-            "routings": grid.n_tokens,
-            **load,
+            "layer": trace.moe_layers,
+            "routings": n_tokens,
+            **_load(expert_popularity(trace, "decode"), len(trace.moe_layers), trace.n_expert),
             "weight_entropy_bits": weight_bits,
-            "weight_entropy": _over(weight_bits, np.log2(grid.top_k)),
-            "top1_share": _mean_of_known(share.max(axis=2), known),
+            "weight_entropy": _over(weight_bits, np.log2(trace.top_k)),
+            "top1_share": top_share,
         }
     )
+
+
+def _of_weights(trace: Trace) -> tuple[int, np.ndarray, np.ndarray]:
+    """Return the decoded tokens, and of each layer the mean entropy and largest share of weights.
+
+    The means are over the routings whose weights are known; NaN: there are none.
+    """
+    n_layers = len(trace.moe_layers)
+    n_tokens, n_known = 0, np.zeros(n_layers, np.int64)
+    bits, top = np.zeros(n_layers), np.zeros(n_layers)
+    for block in decode_blocks(trace, ["weights"] if trace.has("weights") else []):
+        n_tokens += len(block)
+        if block.weights is None:
+            continue
+        weights = block.weights.astype(np.float64)
+        total = weights.sum(axis=2, keepdims=True)
+        share = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+        known = ~np.isnan(share).any(axis=2)
+        n_known += known.sum(axis=0)
+        bits = _added(bits, np.where(known, _entropy_bits(share), 0.0))
+        top = _added(top, np.where(known, share.max(axis=2), 0.0))
+    bits, top = (
+        np.divide(each, n_known, out=np.full(n_layers, np.nan), where=n_known > 0)
+        for each in (bits, top)
+    )
+    return n_tokens, bits, top
+
+
+def _added(total: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Add rows one after the other, so that the sum is the same however they come in blocks."""
+    sums: np.ndarray = np.add.accumulate(np.vstack([total, values]), axis=0)[-1]
+    return sums
 
 
 def _load(popularity: pd.DataFrame, n_layers: int, n_expert: int) -> dict[str, np.ndarray]:
@@ -82,14 +107,6 @@ def _entropy_bits(shares: np.ndarray) -> np.ndarray:
     logs = np.log2(shares, out=np.zeros_like(shares), where=shares > 0)
     entropy: np.ndarray = -(shares * logs).sum(axis=-1)
     return entropy
-
-
-def _mean_of_known(values: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return the mean over tokens of the known values [T, L]; NaN for a layer without any."""
-    count = known.sum(axis=0)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    mean: np.ndarray = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-    return mean
 
 
 def _over(values: np.ndarray, limit: float) -> np.ndarray:

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 
 from tracekit.formats import as_trace
-from tracekit.routing.grid import DecodeGrid, decode_grid
+from tracekit.routing.blocks import decode_blocks
+from tracekit.routing.grid import no_decoded_token
 from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace.schema import DECODE
 
 
 def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame:
@@ -44,19 +46,32 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
     if max_lag < 1:
         raise UsageError(f"The largest lag must be 1 or more, not {max_lag}.")
     trace = as_trace(trace)
-    grid = decode_grid(trace, kept_only=True)
-    sets = _bit_sets(grid, trace.n_expert)
-    rows = []
-
-    def add(direction: str, lag: int, common: np.ndarray) -> None:
-        if common.size:
-            rows.append(_row(direction, lag, common, grid.top_k, trace.n_expert))
-
-    for lag in range(1, min(max_lag, grid.n_tokens - 1) + 1):
-        same_turn = grid.turn[lag:] == grid.turn[:-lag]
-        add("token", lag, _common(sets[lag:], sets[:-lag])[same_turn])
-    for lag in range(1, min(max_lag, grid.n_layers - 1) + 1):
-        add("layer", lag, _common(sets[:, lag:], sets[:, :-lag]))
+    token_lags = {lag: _Pairs(len(trace.moe_layers)) for lag in range(1, max_lag + 1)}
+    layer_lags = {
+        lag: _Pairs(len(trace.moe_layers) - lag)
+        for lag in range(1, min(max_lag, len(trace.moe_layers) - 1) + 1)
+    }
+    place = _places(trace)
+    turn: int | None = None
+    before: np.ndarray | None = None  # the last tokens of the turn, as many as the largest lag
+    for block in decode_blocks(trace):
+        sets = _bit_sets(block.experts[block.kept], place)
+        known = sets if before is None or block.turn != turn else np.concatenate([before, sets])
+        for lag, pairs in token_lags.items():
+            if len(known) > lag:
+                first = max(lag, len(known) - len(sets))  # of the later tokens
+                pairs.add(_common(known[first:], known[first - lag : -lag]))
+        for lag, pairs in layer_lags.items():
+            pairs.add(_common(sets[:, lag:], sets[:, :-lag]))
+        turn, before = block.turn, known[-max_lag:].copy()
+    if turn is None:
+        raise no_decoded_token(trace)
+    rows = [
+        pairs.row(direction, lag, trace.top_k, trace.n_expert)
+        for direction, lags in (("token", token_lags), ("layer", layer_lags))
+        for lag, pairs in lags.items()
+        if pairs.number
+    ]
     if not rows:
         raise TraceError(
             f"{trace.name} has no two routings to compare: it holds one decoded token a turn, of "
@@ -65,36 +80,59 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
     return pd.DataFrame(rows)
 
 
-def _row(
-    direction: str, lag: int, common: np.ndarray, top_k: int, n_expert: int
-) -> dict[str, str | float]:
-    """Summarise how many experts pairs of routings have in common, uint16 [pairs, layers]."""
-    by_layer = common.sum(axis=0, dtype=np.int64) / len(common)
-    return {
-        "direction": direction,
-        "lag": lag,
-        "overlap": by_layer.mean() / top_k,
-        "overlap_p10": np.percentile(by_layer, 10) / top_k,
-        "overlap_p90": np.percentile(by_layer, 90) / top_k,
-        "pairs": common.size,
-        "chance": top_k / n_expert,
-    }
+class _Pairs:
+    """How many experts the routings have in common that stand one lag apart.
+
+    Parameters
+    ----------
+    n_layers : int
+    """
+
+    def __init__(self, n_layers: int):
+        self.number = 0  # at each layer
+        self._common = np.zeros(n_layers, np.int64)
+
+    def add(self, common: np.ndarray) -> None:
+        """Add what further pairs have in common, uint16 [pairs, layers]."""
+        self.number += len(common)
+        self._common += common.sum(axis=0, dtype=np.int64)
+
+    def row(self, direction: str, lag: int, top_k: int, n_expert: int) -> dict[str, str | float]:
+        """Return the row of the table."""
+        by_layer = self._common / self.number
+        return {
+            "direction": direction,
+            "lag": lag,
+            "overlap": by_layer.mean() / top_k,
+            "overlap_p10": np.percentile(by_layer, 10) / top_k,
+            "overlap_p90": np.percentile(by_layer, 90) / top_k,
+            "pairs": self.number * len(by_layer),
+            "chance": top_k / n_expert,
+        }
 
 
-def _bit_sets(grid: DecodeGrid, n_expert: int) -> np.ndarray:
-    """Return each routing as a set of bits: uint64 [T, L, words]."""
-    # Of tens of thousands of experts few may occur; only those have a bit.
-    occurs = np.zeros(n_expert, np.bool_)
-    occurs[grid.experts] = True
-    place = (np.cumsum(occurs) - 1).astype(np.uint16)
-    experts = place[grid.experts].reshape(grid.n_tokens * grid.n_layers, -1)
-    words = -(-int(np.count_nonzero(occurs)) // 64)
-    sets = np.zeros((len(experts), words), np.uint64)
+def _places(trace: Trace) -> np.ndarray:
+    """Return the bit of each expert id, uint16 [n_expert].
+
+    Of tens of thousands of experts few may occur; only those have a bit of their own.
+    """
+    occurs = np.zeros(trace.n_expert, np.bool_)
+    for rows in trace.iter_routing(["experts"], phase=DECODE):
+        occurs[rows["experts"]] = True
+    place: np.ndarray = np.maximum(np.cumsum(occurs) - 1, 0)
+    return place.astype(np.uint16)
+
+
+def _bit_sets(experts: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Return each routing [T, L, k] as a set of bits: uint64 [T, L, words]."""
+    n_tokens, n_layers, top_k = experts.shape
+    bits = place[experts].reshape(n_tokens * n_layers, top_k)
+    sets = np.zeros((len(bits), (int(place[-1]) >> 6) + 1), np.uint64)
     row = np.arange(len(sets))
-    for slot in range(grid.top_k):  # one expert a row at a time, so no two writes meet
-        expert = experts[:, slot]
-        sets[row, expert >> 6] |= np.uint64(1) << (expert & 63).astype(np.uint64)
-    return sets.reshape(grid.n_tokens, grid.n_layers, words)
+    for slot in range(top_k):  # one expert a row at a time, so no two writes meet
+        bit = bits[:, slot]
+        sets[row, bit >> 6] |= np.uint64(1) << (bit & 63).astype(np.uint64)
+    return sets.reshape(n_tokens, n_layers, -1)
 
 
 def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -73,9 +73,7 @@ def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
     rows = decode_rows(trace, ["turn", "step", "layer", "experts"])
     layers = np.unique(rows["layer"])
     if not len(layers):
-        raise TraceError(
-            f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
-        )
+        raise no_decoded_token(trace)
     shape = (-1, len(layers))
     which: np.ndarray | slice = slice(None)
     if kept_only:
@@ -86,6 +84,13 @@ def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
         step=rows["step"].reshape(shape)[which, 0],
         layer=layers,
         experts=rows["experts"].reshape(*shape, rows["experts"].shape[1])[which],
+    )
+
+
+def no_decoded_token(trace: Trace) -> TraceError:
+    """Return the error for a trace without decoding."""
+    return TraceError(
+        f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
     )
 
 
