@@ -1,6 +1,7 @@
 """Reuse distances, curves, reads and residency against plain Python and against `replay`."""
 
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,9 @@ from routing_traces import make_trace, routings
 from tracekit import analysis
 from tracekit.policies import load_policy
 from tracekit.replaying import replay
-from tracekit.trace import Trace, TraceError, UsageError, synthesize
+from tracekit.replaying.from_disk import rows_from_disk
+from tracekit.routing.blocks import decode_blocks
+from tracekit.trace import Trace, TraceError, UsageError, synthesize, write_trace
 
 TRACES = {
     "several turns": {},
@@ -254,11 +257,42 @@ def test_a_working_set_is_the_same_whatever_the_blocks(monkeypatch):
     blocks = Trace.iter_routing
 
     def in_small_blocks(self, columns, phase=None):
+        size = 5 if phase is None else 3  # of decoding alone whole passes come: a row a layer
         for rows in blocks(self, columns, phase):
-            for start in range(
-                0, len(rows["pass"]), 5
-            ):  # passes of prompts, and of tokens, are cut
-                yield {name: values[start : start + 5] for name, values in rows.items()}
+            for start in range(0, len(next(iter(rows.values()))), size):
+                yield {name: values[start : start + size] for name, values in rows.items()}
 
     monkeypatch.setattr(Trace, "iter_routing", in_small_blocks)
     pd.testing.assert_frame_equal(analysis.working_set(trace), whole)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        analysis.overlap_by_lag,
+        analysis.routing_concentration,
+        partial(analysis.reuse_distance, unit="tokens"),
+    ],
+)
+def test_other_answers_are_the_same_whatever_the_blocks(ask, monkeypatch):
+    trace = synthesize(3, 8, 2, 40, 2, prefill=9)
+    whole = ask(trace)
+    monkeypatch.setattr("tracekit.routing.blocks.BLOCK_SCORES", 5 * trace.n_expert)
+    assert max(map(len, decode_blocks(trace))) == 5  # fewer tokens than the largest lag
+    pd.testing.assert_frame_equal(ask(trace), whole, check_exact=True)
+
+
+def test_reuse_distance_from_disk_is_that_in_memory(tmp_path, monkeypatch):
+    write_trace(synthesize(3, 8, 2, 40, 2, prefill=9), tmp_path / "x.trace")
+    found = [analysis.reuse_distance(tmp_path / "x.trace")]
+    read = []
+
+    def spy(*given):
+        read.append(given)
+        return rows_from_disk(*given)
+
+    monkeypatch.setattr("tracekit.analysis.reuse.rows_from_disk", spy)
+    monkeypatch.setattr("tracekit.replaying.memory.MOST_OF_MEMORY", 0)
+    found.append(analysis.reuse_distance(tmp_path / "x.trace"))
+    assert len(read) == 1
+    pd.testing.assert_frame_equal(*found, check_exact=True)

@@ -1,61 +1,83 @@
 """How many tokens pass between two uses of the same expert."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracekit.kernels import kernel
 
 
-@dataclass(frozen=True)
 class TokenGaps:
-    """The gaps between uses of the same expert, over T decoded tokens, by layer.
+    """The gaps between uses of the same expert, of decoded tokens that come block by block.
+
+    Parameters
+    ----------
+    most_tokens : int
+        No more tokens come.
+    group : int [L]
+        The group of each layer, from 0; the layers of a group are counted together.
+    n_expert : int
 
     Attributes
     ----------
-    counts : int64 [L, T]
-        ``counts[l, g]``: uses at layer l whose expert was last used g tokens before (g ≥ 1).
-    first, last : int32 [L, n_expert]
-        The first and last token that used an expert; T and -1 for one never used.
+    n_tokens : int
+        Tokens so far.
     """
 
-    counts: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
+    def __init__(self, most_tokens: int, group: np.ndarray, n_expert: int):
+        self.n_tokens = 0
+        self._group = group
+        self._counts = np.zeros((int(group.max(initial=0)) + 1, most_tokens), np.int64)
+        self._first = np.full((len(group), n_expert), -1, np.int32)
+        self._last = np.full((len(group), n_expert), -1, np.int32)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Uses whose expert was last used g tokens before (g ≥ 1), int64 [groups, n_tokens] by g."""
+        return self._counts[:, : self.n_tokens]
+
+    def add(self, experts: np.ndarray) -> None:
+        """Add the next tokens: `experts` [T, L, k]."""
+        experts = np.ascontiguousarray(experts)
+        _add(experts, self.n_tokens, self._group, self._counts, self._first, self._last)
+        self.n_tokens += len(experts)
 
     def idle_stretches(self) -> np.ndarray:
-        """Count stretches of n tokens in a row that do not use an expert, int64 [L, T + 1] by n."""
-        n_layers, n_tokens = self.counts.shape
-        idle = np.zeros((n_layers, n_tokens + 1), np.int64)
+        """Count the stretches of n tokens in a row that do not use an expert.
+
+        Returns
+        -------
+        int64 [groups, n_tokens + 1]
+            By n, over the experts of the layers of each group.
+        """
+        n_groups, n_tokens = self.counts.shape
+        idle = np.zeros((n_groups, n_tokens + 1), np.int64)
         idle[:, : n_tokens - 1] = self.counts[:, 1:]  # a gap of g leaves g − 1 tokens between
-        row = np.arange(n_layers)[:, None]
-        np.add.at(idle, (row, self.first), 1)  # before the first use; the whole run if never used
-        used = self.last >= 0
-        after = n_tokens - 1 - self.last
-        np.add.at(idle, (np.nonzero(used)[0], after[used]), 1)
+        group = np.broadcast_to(self._group[:, None], self._first.shape)
+        used = self._last >= 0
+        # Before the first use, which is the whole run if there is none, and after the last one.
+        np.add.at(idle, (group, np.where(used, self._first, n_tokens)), 1)
+        np.add.at(idle, (group[used], n_tokens - 1 - self._last[used]), 1)
         return idle
-
-
-def token_gaps(experts: np.ndarray, n_expert: int) -> TokenGaps:
-    """Measure the gaps of the `experts` of a `DecodeGrid`, [T, L, k]."""
-    return TokenGaps(*_token_gaps(np.ascontiguousarray(experts), n_expert))
 
 
 # One walk over the tokens that remembers for every (layer, expert) the token that used it last.
 @kernel
-def _token_gaps(experts: np.ndarray, n_expert: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _add(
+    experts: np.ndarray,
+    n_before: int,
+    group: np.ndarray,
+    counts: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+) -> None:
     n_tokens, n_layers, k = experts.shape
-    counts = np.zeros((n_layers, n_tokens), np.int64)
-    first = np.full((n_layers, n_expert), n_tokens, np.int32)
-    last = np.full((n_layers, n_expert), -1, np.int32)
     for t in range(n_tokens):
+        token = n_before + t
         for layer in range(n_layers):
             for slot in range(k):
                 expert = experts[t, layer, slot]
                 before = last[layer, expert]
                 if before < 0:
-                    first[layer, expert] = t
+                    first[layer, expert] = token
                 else:
-                    counts[layer, t - before] += 1
-                last[layer, expert] = t
-    return counts, first, last
+                    counts[group[layer], token - before] += 1
+                last[layer, expert] = token

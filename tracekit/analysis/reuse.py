@@ -6,11 +6,17 @@ import numpy as np
 import pandas as pd
 
 from tracekit.analysis.budget import budget_of
-from tracekit.analysis.gaps import token_gaps
+from tracekit.analysis.gaps import TokenGaps
 from tracekit.formats import as_trace
 from tracekit.policies import LRU
-from tracekit.replaying import build_batches
-from tracekit.routing.grid import decode_grid
+from tracekit.policies.model import Model
+from tracekit.replaying.batches import batches_of, columns_for, model_of
+from tracekit.replaying.counting import without_first
+from tracekit.replaying.from_disk import rows_from_disk
+from tracekit.replaying.memory import is_large
+from tracekit.replaying.pieces import Pieces
+from tracekit.routing.blocks import decode_blocks
+from tracekit.routing.grid import no_decoded_token
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE
 
@@ -56,31 +62,48 @@ def reuse_distance(
         return _in_tokens(trace)
     if unit != "bytes":
         raise UsageError(f"Reuse distance is in 'bytes' or 'tokens', not {unit!r}.")
-    batches = build_batches(trace)
-    decode = batches.phase == DECODE
-    lookups = int(batches.lookups[decode].sum())
-    if not lookups:
-        raise TraceError(f"{trace.name} holds no decoded token to look at.")
+    model = model_of(trace)
+    edges = np.unique(
+        np.geomspace(model.expert_bytes.min(), model.bank_bytes, BINS + 1).astype(np.int64)
+    )
+    edges[-1] = model.bank_bytes
     # LRU hits a lookup iff its distance is within the budget, so the distribution is the
     # difference of LRU's hits from one budget to the next.
-    bank = batches.bank_bytes
-    edges = np.unique(np.geomspace(batches.expert_bytes.min(), bank, BINS + 1).astype(np.int64))
-    edges[-1] = bank
-    within = np.array([int(at.hits_decode.sum()) for at in LRU().totals(batches, edges)])
+    within, lookups = (_from_disk if is_large(trace) else _in_memory)(trace, model, edges)
+    if not lookups:
+        raise TraceError(f"{trace.name} holds no decoded token to look at.")
     budget, source = budget_of(trace, cache_bytes), "given"
     if cache_bytes is None:
         source = "default" if trace.budget_bytes is None else "recorded"
     return _bins(unit, edges, within, lookups).assign(
-        token_cycle_bytes=batches.token_cycle_bytes, budget_bytes=budget, budget_source=source
+        token_cycle_bytes=model.token_cycle_bytes, budget_bytes=budget, budget_source=source
     )
 
 
+def _in_memory(trace: Trace, model: Model, edges: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return LRU's hits of decoded tokens at each of `edges`, and the lookups of those tokens."""
+    batches = batches_of(model, trace.routing(columns_for(trace)))
+    hits = [int(at.hits_decode.sum()) for at in LRU().totals(batches, edges)]
+    return np.array(hits), int(batches.lookups[batches.phase == DECODE].sum())
+
+
+def _from_disk(trace: Trace, model: Model, edges: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the same in memory that does not grow with the trace."""
+    pieces = Pieces(trace, model, without_first(trace, 0))
+    ((rows,), _) = rows_from_disk(pieces, [LRU()], edges, len(edges), False, 1, lambda share: None)
+    return np.array([row.hits_decode for row in rows]), rows[0].lookups_decode
+
+
 def _in_tokens(trace: Trace) -> pd.DataFrame:
-    grid = decode_grid(trace, kept_only=True)
-    gaps = token_gaps(grid.experts, trace.n_expert).counts.sum(axis=0)
-    edges = np.unique(np.geomspace(1, max(2, grid.n_tokens), BINS + 1).round().astype(np.int64))
-    within = np.cumsum(gaps)[np.minimum(edges, grid.n_tokens - 1)]
-    return _bins("tokens", edges, within, grid.experts.size)
+    gaps = TokenGaps(trace.n_decoded, np.zeros(len(trace.moe_layers), np.int64), trace.n_expert)
+    for block in decode_blocks(trace):
+        gaps.add(block.experts[block.kept])
+    if not gaps.n_tokens:
+        raise no_decoded_token(trace)
+    edges = np.unique(np.geomspace(1, max(2, gaps.n_tokens), BINS + 1).round().astype(np.int64))
+    within = np.cumsum(gaps.counts[0])[np.minimum(edges, gaps.n_tokens - 1)]
+    lookups = gaps.n_tokens * len(trace.moe_layers) * trace.top_k
+    return _bins("tokens", edges, within, lookups)
 
 
 def _bins(unit: str, edges: np.ndarray, within: np.ndarray, lookups: int) -> pd.DataFrame:

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from tracekit.analysis.gaps import token_gaps
+from tracekit.analysis.gaps import TokenGaps
 from tracekit.formats import as_trace
-from tracekit.routing.grid import decode_grid
+from tracekit.routing.blocks import decode_blocks
+from tracekit.routing.grid import no_decoded_token
 from tracekit.trace import Trace
 from tracekit.trace.schema import DECODE
 
@@ -75,15 +76,20 @@ def _since_start(trace: Trace) -> pd.DataFrame:
 # all windows follows from the lengths of the idle stretches alone: a stretch of n tokens holds
 # max(0, n - w + 1) windows of w. Linear in the trace, for all w at once.
 def _in_windows(trace: Trace) -> pd.DataFrame:
-    grid = decode_grid(trace)
-    expert_bytes = trace.expert_bytes[np.searchsorted(trace.moe_layers, grid.layer)]
-    window = np.arange(1, grid.n_tokens + 1)
-    n_distinct, n_bytes = np.zeros(grid.n_tokens), np.zeros(grid.n_tokens)
-    for layer, size in enumerate(expert_bytes):
-        (idle,) = token_gaps(grid.experts[:, layer : layer + 1], trace.n_expert).idle_stretches()
+    sizes, group = np.unique(trace.expert_bytes, return_inverse=True)
+    gaps = TokenGaps(trace.n_decoded, group, trace.n_expert)
+    for block in decode_blocks(trace):
+        gaps.add(block.experts)
+    if not gaps.n_tokens:
+        raise no_decoded_token(trace)
+    n_tokens = gaps.n_tokens
+    window = np.arange(1, n_tokens + 1)
+    n_distinct, n_bytes = np.zeros(n_tokens), np.zeros(n_tokens)
+    n_of_size = np.bincount(group) * trace.n_expert
+    for idle, size, number in zip(gaps.idle_stretches(), sizes, n_of_size, strict=True):
         # Σ over n of idle[n] · max(0, n - w + 1), for every w: the tail summed twice.
         absent = np.cumsum(np.cumsum(idle[::-1]))[::-1][1:]
-        present = trace.n_expert - absent / (grid.n_tokens - window + 1)
+        present = number - absent / (n_tokens - window + 1)
         n_distinct += present
         n_bytes += size * present
     return pd.DataFrame(
