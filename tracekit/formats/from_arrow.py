@@ -15,7 +15,7 @@ from tracekit.formats.grouping import NARROW, LineOf, Rows
 from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, Named
 from tracekit.formats.turns import Labels
 from tracekit.trace import TraceError
-from tracekit.trace.columns import from_numpy, one_chunk, to_numpy, value_type
+from tracekit.trace.columns import from_numpy, one_chunk, to_numpy, valid_mask, value_type
 
 # Of these a value may be missing.
 _NULLS = {
@@ -204,7 +204,7 @@ class ArrowRows:
             self._refuse_null(called, array, number)
         null = _NULLS.get(name, 0)
         if pa.types.is_boolean(array.type):
-            array = array.cast(pa.uint8())
+            return np.where(valid_mask(array), to_numpy(array), null).astype(np.uint8)
         known = WORDS[name]
         if pa.types.is_integer(array.type) or pa.types.is_null(array.type):
             codes = to_numpy(self._cast(called, array, pa.int64()), null)

@@ -77,7 +77,10 @@ class Crew:
             let_go(name for name, _ in self._names.values())
 
     def _has_room(self) -> bool:
-        size = self._size()
+        try:
+            size = self._size()
+        except Exception as error:
+            raise _lost(error) or error from error
         n_plans = sum(step == "plan" for _, _, step in self._steps.values())
         return n_plans < size and len(self._steps) < _STEPS_A_WORKER * size
 
@@ -138,8 +141,8 @@ def _sentence(error: BaseException, course: Course, cells: Cells | None) -> Trac
         return TracekitError(
             f"A worker process died while it worked on {what}, and its pool takes no more work."
         )
-    if isinstance(error, CancelledError) or type(error).__module__.startswith("distributed."):
-        return TracekitError("The connection to the workers was lost.")
+    if lost := _lost(error):
+        return lost
     if isinstance(error, ImportError | AttributeError) and "tracekit" in str(error):
         return TracekitError(
             "A worker has no tracekit, or another version of it; install the same version on every "
@@ -147,6 +150,13 @@ def _sentence(error: BaseException, course: Course, cells: Cells | None) -> Trac
         )
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
         return TracekitError("The executor was shut down.")
+    return None
+
+
+def _lost(error: BaseException) -> TracekitError | None:
+    """Return what it means if dask's client raised `error`; None if it did not."""
+    if isinstance(error, CancelledError) or type(error).__module__.startswith("distributed."):
+        return TracekitError("The connection to the workers was lost.")
     return None
 
 
