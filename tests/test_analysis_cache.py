@@ -1,5 +1,6 @@
 """Reuse distances, curves, reads and residency against plain Python and against `replay`."""
 
+import json
 from collections import defaultdict
 from functools import partial
 
@@ -9,6 +10,7 @@ import pytest
 from routing_traces import make_trace, routings
 
 from tracekit import analysis
+from tracekit.formats import open_any
 from tracekit.policies import load_policy
 from tracekit.replaying import replay
 from tracekit.replaying.from_disk import rows_from_disk
@@ -296,3 +298,24 @@ def test_reuse_distance_from_disk_is_that_in_memory(tmp_path, monkeypatch):
     found.append(analysis.reuse_distance(tmp_path / "x.trace"))
     assert len(read) == 1
     pd.testing.assert_frame_equal(*found, check_exact=True)
+
+
+def test_reuse_distance_in_tokens_leaves_out_rejected_drafts(tmp_path):
+    def opened(name, lines):
+        rows = [
+            {"token": token, "pass": number, "layer": 0, "experts": experts, "phase": "decode"}
+            | {"kept": kept}
+            for number, token, experts, kept in lines
+        ]
+        path = tmp_path / name
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return open_any(path)
+
+    stayed = [(0, 0, [1, 2], 1), (1, 1, [3, 4], 1), (2, 2, [1, 3], 1), (3, 3, [2, 5], 1)]
+    rejected = (1, 2, [1, 5], 0)
+    whole = opened("x.jsonl", [*stayed[:2], rejected, *stayed[2:]])
+    assert whole.kept.tolist() == [True, True, False, True, True]
+    pd.testing.assert_frame_equal(
+        analysis.reuse_distance(whole, "tokens"),
+        analysis.reuse_distance(opened("y.jsonl", stayed), "tokens"),
+    )
