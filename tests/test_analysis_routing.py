@@ -79,6 +79,14 @@ def test_overlap_compares_tokens_of_one_turn_and_layers_of_one_token(trace):
         assert row.chance == trace.top_k / trace.n_expert
 
 
+def test_a_lag_beyond_the_trace_costs_nothing():
+    frame = analysis.overlap_by_lag(synthesize(2, 8, 2, 5), max_lag=1 << 50)
+    assert list(zip(frame["direction"], frame["lag"], frame["pairs"], strict=True)) == [
+        *(("token", lag, 2 * (5 - lag)) for lag in range(1, 5)),
+        ("layer", 1, 5),
+    ]
+
+
 def test_overlap_needs_a_lag():
     with pytest.raises(UsageError, match="1 or more, not 0"):
         analysis.overlap_by_lag(make_trace(), max_lag=0)

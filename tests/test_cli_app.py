@@ -83,13 +83,23 @@ def test_a_terminal_without_unicode_gets_question_marks():
     assert done.out == text.encode("ascii", "replace").decode()
 
 
-def test_ctrl_c_while_the_commands_are_loaded_prints_nothing():
-    code = """
+LOADS = """
 import sys, types
 sys.modules["typer"] = types.ModuleType("typer")
-def interrupt(name):
-    raise KeyboardInterrupt
 sys.modules["typer"].__getattr__ = interrupt
+"""
+PREPARES = """
+import typer.main
+typer.main.get_params_convertors_ctx_param_name_from_function = interrupt
+"""
+
+
+@pytest.mark.parametrize("place", slow_unless([LOADS, PREPARES], LOADS), ids=["loads", "prepares"])
+def test_ctrl_c_while_the_commands_are_loaded_prints_nothing(place):
+    code = f"""
+def interrupt(*_):
+    raise KeyboardInterrupt
+{place}
 from tracekit.cli import main
 main()
 """

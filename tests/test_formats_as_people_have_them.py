@@ -81,7 +81,9 @@ def test_a_fraction_is_named_where_it_stands(opened):
         opened("\n".join(lines))
     with pytest.raises(TraceError, match=r"expert holds 1.5, where a whole number is needed"):
         opened(as_table([{"token": 0.0, "layer": 0, "expert": 1.5}]))
-    with pytest.raises(TraceError, match=r"row 0: its expert is missing; write it, or -1 where"):
+    with pytest.raises(
+        TraceError, match=r"row 0: its expert is missing; write it, or -1 in all slots"
+    ):
         opened(as_table([{"token": 0, "layer": 0, "expert": float("nan")}]))
 
 

@@ -92,6 +92,11 @@ def test_lists_and_booleans_of_parquet(tmp_path):
         ("0,prefill,0,2,1,,hit,,maybe", "line 3: kept is neither true nor false"),
         ("0,start,0,2,1,,hit,,true", "line 3: phase is neither prefill nor decode"),
         ("0,prefill,0,2,1,big,hit,,true", "line 3, column expert_bytes: 'big' is no whole number"),
+        ("0,prefill,0,2,1e20,,hit,,true", "line 3, column expert: '1e20' is too large a number"),
+        (
+            "0,prefill,0,2,,,hit,,true",
+            "write it, or -1 in all slots of a routing that was not there",
+        ),
         (
             "0,prefill,0,0,1,101,hit,,true",
             "an expert of layer 0 has 101 bytes here and 100 in another row",

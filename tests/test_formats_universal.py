@@ -348,6 +348,31 @@ def test_runs_of_late_tokens_are_turns_though_their_passes_are_counted_on(write)
     assert [at["step"][at["turn"] == turn].min() for turn in (0, 1)] == [0, 8]
 
 
+@pytest.mark.parametrize("kind", TABLES)
+def test_files_of_a_cut_prompt_in_the_wrong_order_are_refused(kind, write):
+    rows = runs.rows_of(runs.made(prompts=3, layers=2), "token")
+    middle = next(n for n, row in enumerate(rows) if (row["prompt"], row["token"]) == (1, 2))
+    parts = [
+        write(TABLES[kind](part), n) for n, part in (("a", rows[:middle]), ("b", rows[middle:]))
+    ]
+    assert len(np.unique(open_any(parts).routing(["turn"])["turn"])) == 3
+    with pytest.raises(TraceError) as caught:
+        open_any(parts[::-1])
+    assert str(caught.value) == (
+        f"{parts[0]} ends within prompt 1, and {parts[1]} goes on with it; give the files in the order "
+        "in which they were written."
+    )
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_runs_that_call_their_prompts_alike_are_turns_of_their_own(kind, write):
+    rows = runs.rows_of(runs.made(prompts=3, layers=2), "token")
+    late = [{**row, "token": row["token"] + 99} for row in rows]
+    trace = open_any([write(TABLES[kind](part), n) for n, part in (("a", late), ("b", rows))])
+    assert len(np.unique(trace.routing(["turn"])["turn"])) == 6
+    assert trace.warnings == []
+
+
 def test_what_is_wrong_in_a_file_that_goes_on_is_named_there(write):
     rows = runs.rows_of(runs.made())
     rows[9]["expert"] = rows[8]["expert"]
@@ -359,7 +384,9 @@ def test_what_is_wrong_in_a_file_that_goes_on_is_named_there(write):
 def test_files_of_two_formats_are_no_run(write):
     run = runs.made()
     paths = [write(runs.as_npz(run), "a"), write(runs.as_csv(runs.rows_of(run)), "b")]
-    with pytest.raises(TraceError, match="a and 1 more is no trace that tracekit knows"):
+    with pytest.raises(
+        TraceError, match="a and 1 more are files of several formats, or of several runs; name"
+    ):
         open_any(paths)
 
 

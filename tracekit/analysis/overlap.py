@@ -46,11 +46,10 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
     if max_lag < 1:
         raise UsageError(f"The largest lag must be 1 or more, not {max_lag}.")
     trace = as_trace(trace)
-    token_lags = {lag: _Pairs(len(trace.moe_layers)) for lag in range(1, max_lag + 1)}
-    layer_lags = {
-        lag: _Pairs(len(trace.moe_layers) - lag)
-        for lag in range(1, min(max_lag, len(trace.moe_layers) - 1) + 1)
-    }
+    n_layers = len(trace.moe_layers)
+    most = min(max_lag, trace.n_decoded - 1)
+    token_lags = {lag: _Pairs(n_layers) for lag in range(1, most + 1)}
+    layer_lags = {lag: _Pairs(n_layers - lag) for lag in range(1, min(max_lag, n_layers - 1) + 1)}
     place = _places(trace)
     turn: int | None = None
     before: np.ndarray | None = None  # the last tokens of the turn, as many as the largest lag

@@ -17,7 +17,7 @@ from tracekit.replaying.memory import is_large
 from tracekit.replaying.pieces import Pieces
 from tracekit.routing.blocks import decode_blocks
 from tracekit.routing.grid import no_decoded_token
-from tracekit.trace import Trace, TraceError, UsageError
+from tracekit.trace import Trace, UsageError
 from tracekit.trace.schema import DECODE
 
 BINS = 48
@@ -71,7 +71,7 @@ def reuse_distance(
     # difference of LRU's hits from one budget to the next.
     within, lookups = (_from_disk if is_large(trace) else _in_memory)(trace, model, edges)
     if not lookups:
-        raise TraceError(f"{trace.name} holds no decoded token to look at.")
+        raise no_decoded_token(trace)
     budget, source = budget_of(trace, cache_bytes), "given"
     if cache_bytes is None:
         source = "default" if trace.budget_bytes is None else "recorded"

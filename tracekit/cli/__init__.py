@@ -9,6 +9,7 @@ def main() -> None:
     """Load and run the command line; a Ctrl-C while it loads gives no traceback either."""
     try:
         from tracekit.cli.app import main as run
+
+        run()
     except KeyboardInterrupt:
         sys.exit(130)
-    run()

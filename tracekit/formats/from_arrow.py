@@ -182,7 +182,11 @@ class ArrowRows:
         if array.null_count:
             at = int(np.flatnonzero(to_numpy(array.is_null().cast(pa.uint8())))[0])
             is_expert = called == self.names["experts"]
-            mend = "write it, or -1 where no expert was selected" if is_expert else "write it"
+            mend = (
+                "write it, or -1 in all slots of a routing that was not there"
+                if is_expert
+                else "write it"
+            )
             raise TraceError(f"{self.line_of(int(number[at]))}: its {called} is missing; {mend}.")
 
     def _turns(self, called: str, array: pa.Array, number: np.ndarray) -> np.ndarray:

@@ -37,7 +37,7 @@ def what_is_missing(given: Given) -> str:
     TraceError
         A file is damaged.
     """
-    if given.folder is not None and (mixed := _mixed(given)):
+    if (given.folder is not None or len(given.files) > 1) and (mixed := _mixed(given)):
         return mixed
     reasons = (_reason(file) for file in given.files)
     reason = next(filter(None, reasons), "it is neither a .trace directory nor of any format")
@@ -48,7 +48,7 @@ def what_is_missing(given: Given) -> str:
 
 
 def _mixed(given: Given) -> str | None:
-    """Return that files of a folder are no part of the run beside them; None if all are of no format."""
+    """Return that files are no part of the run beside them; None if all are of no format."""
     from tracekit.formats.all import FORMATS
 
     readers = [format_class() for format_class in FORMATS]
@@ -57,10 +57,13 @@ def _mixed(given: Given) -> str | None:
     if not any(known):
         return None
     if all(known):
+        what = f"{given.folder} holds" if given.folder else f"{given.name} are"
         return (
-            f"{given.folder} holds files of several formats, or of several runs; name those of one run: "
-            f"tracekit import {files[0].path} …"
+            f"{what} files of several formats, or of several runs; name those of one run: tracekit "
+            f"import {files[0].path} …"
         )
+    if given.folder is None:
+        return None
     other = files[known.index(False)].path
     return (
         f"{given.folder} holds {other.name} beside files of a trace; take it out, or name the files of "

@@ -18,6 +18,7 @@ from tracekit.formats.options import ImportOptions
 from tracekit.formats.rows import RowReader
 from tracekit.formats.source import Source
 from tracekit.formats.turns import Labels
+from tracekit.trace import TraceError
 from tracekit.trace.chunks import Routings
 
 
@@ -45,14 +46,20 @@ class RowFile:
 def read_in_order(files: Sequence[RowFile], options: ImportOptions) -> list[Source]:
     """Return the sources of the files, whose chunks are to be read one source after the other."""
     waiting = deque(files)
+    begun: dict[object, _Begun] = {}
     for file in files:
-        file.source.chunks = _chunks(file, waiting, options)
+        file.source.chunks = _chunks(file, waiting, begun, options)
     return [file.source for file in files]
 
 
-def _chunks(file: RowFile, waiting: deque[RowFile], options: ImportOptions) -> Iterator[Routings]:
+def _chunks(
+    file: RowFile,
+    waiting: deque[RowFile],
+    begun: "dict[object, _Begun]",
+    options: ImportOptions,
+) -> Iterator[Routings]:
     if waiting and waiting[0] is file:  # else it went on with a file before
-        rows = _Joined(waiting)
+        rows = _Joined(waiting, begun)
         yield from RowReader(file.source, options, rows.line_of).chunks(rows.pieces())
 
 
@@ -75,11 +82,27 @@ class _At(NamedTuple):
         )
 
 
-class _Joined:
-    """The rows of the next file, and of those after it that go on with one of its prompts."""
+class _Begun(NamedTuple):
+    """Where a file begins that goes on with none before it."""
 
-    def __init__(self, waiting: deque[RowFile]):
+    file: str
+    at: _At
+
+
+class _Joined:
+    """The rows of the next file, and of those after it that go on with one of its prompts.
+
+    Parameters
+    ----------
+    waiting : deque of RowFile
+        The files that were not read yet.
+    begun : dict
+        By the label of the prompt with which they begin, the files that went on with none before them.
+    """
+
+    def __init__(self, waiting: deque[RowFile], begun: dict[object, _Begun]):
         self._waiting = waiting
+        self._begun = begun
         self._starts: list[int] = []
         self._lines: list[LineOf] = []
         self._labels = Labels()
@@ -93,8 +116,15 @@ class _Joined:
         return self._lines[at](number - self._starts[at])
 
     def pieces(self) -> Iterator[Rows]:
-        """Yield the rows; those of all files are numbered as if they were of one."""
+        """Yield the rows; those of all files are numbered as if they were of one.
+
+        Raises
+        ------
+        TraceError
+            A file ends where one begins that was read before it.
+        """
         n_rows = 0
+        name = ""
         while self._waiting:
             file = self._waiting[0]
             rows = (piece for piece in file.rows if len(piece))
@@ -103,17 +133,33 @@ class _Joined:
             heads = [self._moved(piece, file.labels, numbers, n_rows) for piece in begin]
             if heads and not self._goes_on(heads[0], bool(numbers)):
                 file.rows = chain(begin, rows)
-                return
+                break
             self._waiting.popleft()
+            name = file.source.name
             self._starts.append(n_rows)
             self._lines.append(file.line_of)
             first_row = n_rows
             for piece in chain(begin, rows):
                 moved = self._moved(piece, file.labels, numbers, first_row)
-                if self._waiting:
+                if self._waiting or self._begun:
                     self._note(moved)
                 n_rows = int(moved.number[-1]) + 1
                 yield moved
+        self._refuse_reversed(name)
+
+    def _refuse_reversed(self, name: str) -> None:
+        """Refuse a file that ends where one begins that was read before; note where this one begins."""
+        labels = self._labels.since(0)
+        if self._first is None or not labels:
+            return
+        for turn, last in self._last.items():
+            begun = self._begun.get(labels[turn])
+            if begun is not None and begun.at.token == last.token + 1:
+                raise TraceError(
+                    f"{name} ends within prompt {labels[turn]}, and {begun.file} goes on with it; give "
+                    "the files in the order in which they were written."
+                )
+        self._begun.setdefault(labels[self._first_turn], _Begun(name, self._first))
 
     def _moved(self, rows: Rows, labels: Labels, numbers: list[int], n_rows: int) -> Rows:
         new = labels.since(len(numbers))
@@ -129,6 +175,7 @@ class _Joined:
         """Keep where the last rows of each prompt stand."""
         if self._first is None:
             self._first = _At.of(rows, 0)
+            self._first_turn = 0 if rows.turn is None else int(rows.turn[0])
             self._columns = set(rows.columns())
         if rows.turn is None:
             self._last[0] = _At.of(rows, -1)

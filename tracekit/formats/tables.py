@@ -24,6 +24,7 @@ SEPARATORS = (",", ";", "\t")
 UNKNOWN_WORDS = ("", "nan", "NaN", "-nan", "None", "null")
 _WHOLE = re.compile(r"\s*[-+]?\d{1,18}\s*")
 _IS_LIST = re.compile(r"\s*[\[(]?\s*\d+[\s,;]+\d+|\s*[\[(]")
+_TOO_LARGE = 10**18
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TYPES = {"prompt": _TEXT, "weights": pa.float32(), **dict.fromkeys(WORDS, _TEXT)}
@@ -175,6 +176,9 @@ class CsvTable:
                     f", column {column}: {value[:40]!r} is a list, and in a CSV each selected expert has a "
                     "row; write lists as Parquet or JSON lines"
                 )
-            elif not (_WHOLE.fullmatch(value) or _is_whole(value)):
-                return f", column {column}: {value[:40]!r} is no whole number"
+            elif not _WHOLE.fullmatch(value):
+                if not _is_whole(value):
+                    return f", column {column}: {value[:40]!r} is no whole number"
+                if abs(float(value)) >= _TOO_LARGE:
+                    return f", column {column}: {value[:40]!r} is too large a number"
         return None

@@ -91,8 +91,8 @@ def hits_and_peaks_at(batches: Batches, budgets: np.ndarray) -> tuple[np.ndarray
 #
 # What is resident of the block in which the end begins is looked up only for budgets whose peak may
 # still rise (`rising`) and that missed since (`missed`), as nothing else changes what is resident: soon
-# almost all have reached the most that sums of sizes allow. When `distances` finds the others with little work, the pass
-# may end.
+# almost all have reached the most that sums of sizes allow. When `distances` finds the others with little
+# work, the pass may end.
 @kernel
 def _hits(
     keys: np.ndarray,
