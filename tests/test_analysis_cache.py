@@ -300,22 +300,43 @@ def test_reuse_distance_from_disk_is_that_in_memory(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(*found, check_exact=True)
 
 
-def test_reuse_distance_in_tokens_leaves_out_rejected_drafts(tmp_path):
+@pytest.fixture
+def opened(tmp_path):
+    """Opens a trace with one layer: its lines are (pass, token, experts, kept)."""
+
     def opened(name, lines):
         rows = [
             {"token": token, "pass": number, "layer": 0, "experts": experts, "phase": "decode"}
-            | {"kept": kept}
+            | {"kept": kept, "expert_bytes": 100}
             for number, token, experts, kept in lines
         ]
         path = tmp_path / name
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         return open_any(path)
 
-    stayed = [(0, 0, [1, 2], 1), (1, 1, [3, 4], 1), (2, 2, [1, 3], 1), (3, 3, [2, 5], 1)]
-    rejected = (1, 2, [1, 5], 0)
-    whole = opened("x.jsonl", [*stayed[:2], rejected, *stayed[2:]])
+    return opened
+
+
+DRAFTED = [(0, 0, [1, 2], 1), (1, 1, [3, 4], 1), (1, 2, [1, 5], 0), (2, 2, [1, 3], 1)]
+DRAFTED += [(3, 3, [2, 5], 1)]
+
+
+def test_reuse_distance_in_tokens_leaves_out_rejected_drafts(opened):
+    whole = opened("x.jsonl", DRAFTED)
     assert whole.kept.tolist() == [True, True, False, True, True]
+    stayed = [line for line in DRAFTED if line[3]]
     pd.testing.assert_frame_equal(
         analysis.reuse_distance(whole, "tokens"),
         analysis.reuse_distance(opened("y.jsonl", stayed), "tokens"),
     )
+
+
+def test_windows_hold_what_rejected_drafts_touched(opened):
+    frame = analysis.working_set(opened("x.jsonl", DRAFTED)).query("span == 'in a window'")
+    touched = [set(line[2]) for line in DRAFTED]
+    of_width = [
+        [set.union(*touched[i : i + width]) for i in range(len(touched) - width + 1)]
+        for width in range(1, len(touched) + 1)
+    ]
+    means = [sum(map(len, windows)) / len(windows) for windows in of_width]
+    assert frame["distinct_experts"].tolist() == pytest.approx(means)

@@ -10,8 +10,6 @@ class TokenGaps:
 
     Parameters
     ----------
-    most_tokens : int
-        No more tokens come.
     group : int [L]
         The group of each layer, from 0; the layers of a group are counted together.
     n_expert : int
@@ -22,10 +20,10 @@ class TokenGaps:
         Tokens so far.
     """
 
-    def __init__(self, most_tokens: int, group: np.ndarray, n_expert: int):
+    def __init__(self, group: np.ndarray, n_expert: int):
         self.n_tokens = 0
         self._group = group
-        self._counts = np.zeros((int(group.max(initial=0)) + 1, most_tokens), np.int64)
+        self._counts = np.zeros((int(group.max(initial=0)) + 1, 0), np.int64)
         self._first = np.full((len(group), n_expert), -1, np.int32)
         self._last = np.full((len(group), n_expert), -1, np.int32)
 
@@ -37,8 +35,13 @@ class TokenGaps:
     def add(self, experts: np.ndarray) -> None:
         """Add the next tokens: `experts` [T, L, k]."""
         experts = np.ascontiguousarray(experts)
+        n_groups, room = self._counts.shape
+        after = self.n_tokens + len(experts)
+        if after > room:
+            further = np.zeros((n_groups, max(after, 2 * room) - room), np.int64)
+            self._counts = np.concatenate([self._counts, further], axis=1)
         _add(experts, self.n_tokens, self._group, self._counts, self._first, self._last)
-        self.n_tokens += len(experts)
+        self.n_tokens = after
 
     def idle_stretches(self) -> np.ndarray:
         """Count the stretches of n tokens in a row that do not use an expert.

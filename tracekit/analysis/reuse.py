@@ -95,7 +95,7 @@ def _from_disk(trace: Trace, model: Model, edges: np.ndarray) -> tuple[np.ndarra
 
 
 def _in_tokens(trace: Trace) -> pd.DataFrame:
-    gaps = TokenGaps(trace.n_decoded, np.zeros(len(trace.moe_layers), np.int64), trace.n_expert)
+    gaps = TokenGaps(np.zeros(len(trace.moe_layers), np.int64), trace.n_expert)
     for block in decode_blocks(trace):
         gaps.add(block.experts[block.kept])
     if not gaps.n_tokens:

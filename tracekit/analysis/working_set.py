@@ -77,7 +77,7 @@ def _since_start(trace: Trace) -> pd.DataFrame:
 # max(0, n - w + 1) windows of w. Linear in the trace, for all w at once.
 def _in_windows(trace: Trace) -> pd.DataFrame:
     sizes, group = np.unique(trace.expert_bytes, return_inverse=True)
-    gaps = TokenGaps(trace.n_decoded, group, trace.n_expert)
+    gaps = TokenGaps(group, trace.n_expert)
     for block in decode_blocks(trace):
         gaps.add(block.experts)
     if not gaps.n_tokens:
