@@ -10,6 +10,7 @@ from families import slow_unless
 from routing_traces import make_trace, routings
 
 from tracekit import analysis
+from tracekit.formats import open_any
 from tracekit.trace import Trace, TraceError, UsageError, synthesize, write_trace
 
 TRACES = {
@@ -175,6 +176,17 @@ def test_working_set_of_windows(trace):
 def test_a_trace_without_a_decoded_token_says_so(question):
     with pytest.raises(TraceError, match="holds no decoded token; record with -n 1 or more"):
         question(make_trace(decode=0))
+
+
+@pytest.mark.parametrize("n_decoded", [0, 1])
+def test_an_imported_trace_is_not_to_be_recorded_with_more_tokens(n_decoded, tmp_path):
+    path = tmp_path / "x.csv"
+    rows = [(0, "prefill"), (1, "prefill"), (2, "decode")][: 2 + n_decoded]
+    lines = [f"{token},0,{expert},{phase}" for token, phase in rows for expert in (1, 2)]
+    path.write_text("\n".join(["token,layer,expert,phase", *lines, ""]))
+    wanted = ["a generated token", "2 generated tokens"][n_decoded]
+    with pytest.raises(TraceError, match=rf"; import a run with {wanted} \(phase decode\) or more"):
+        analysis.overlap_by_lag(open_any(path))
 
 
 # Those of the fast suite: of a trace, of its routing, of a replay, of a predictor.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from tracekit.formats import as_trace
 from tracekit.routing.blocks import decode_blocks
-from tracekit.routing.grid import no_decoded_token
+from tracekit.routing.grid import no_decoded_token, with_decoded
 from tracekit.trace import Trace, TraceError, UsageError
 from tracekit.trace.schema import DECODE
 
@@ -74,7 +74,7 @@ def overlap_by_lag(trace: Trace | str | Path, max_lag: int = 16) -> pd.DataFrame
     if not rows:
         raise TraceError(
             f"{trace.name} has no two routings to compare: it holds one decoded token a turn, of "
-            "one MoE layer; record with -n 2 or more."
+            f"one MoE layer; {with_decoded(trace, 2)}."
         )
     return pd.DataFrame(rows)
 

@@ -90,8 +90,16 @@ def decode_grid(trace: Trace, kept_only: bool = False) -> DecodeGrid:
 def no_decoded_token(trace: Trace) -> TraceError:
     """Return the error for a trace without decoding."""
     return TraceError(
-        f"{trace.name} holds no decoded token; record with -n 1 or more to look at its decoding."
+        f"{trace.name} holds no decoded token; {with_decoded(trace, 1)} to look at its decoding."
     )
+
+
+def with_decoded(trace: Trace, n: int) -> str:
+    """Say how a trace like this one comes to `n` decoded tokens in a turn."""
+    if trace.facts.source == "imported":
+        number = "a generated token" if n == 1 else f"{n} generated tokens"
+        return f"import a run with {number} (phase decode) or more"
+    return f"record with -n {n} or more"
 
 
 def decode_weights(trace: Trace, grid: DecodeGrid) -> np.ndarray:

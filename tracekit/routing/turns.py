@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tracekit.routing.cut import cut_pass
+from tracekit.routing.grid import with_decoded
 from tracekit.trace import Trace
 from tracekit.trace.errors import MissingDataError
 from tracekit.trace.schema import DECODE
@@ -47,6 +48,6 @@ class DecodedTurns:
         if not len(turn):
             raise MissingDataError(
                 f"{trace.name} holds no decoded token, and in a prefill every routing is known at "
-                "once; record with -n 1 or more."
+                f"once; {with_decoded(trace, 1)}."
             )
         return cls(turn, n_rows // len(trace.moe_layers))
