@@ -130,6 +130,11 @@ WRONG_ROWS = {
         HEADER + "".join(f"{t},{n},{e}\n" for t in (0, 1) for n in (0, 1) if t + n for e in (1, 2)),
         "lacks layer 0",
     ),
+    "layers after each other, of prompts without a name": (
+        HEADER + "".join(f"{t},{n},1\n" for n in (0, 1) for t in (0, 1, 0, 1)),
+        "lacks layer 1, which other passes route; rows are missing, or prompts are mixed and no "
+        "column names the prompt of a row: add what is missing",
+    ),
     "slots": (
         "token,layer,slot,expert\n0,0,0,1\n0,0,2,3\n",
         "line 2: the slots of the routing of token 0 at layer 0 are 0, 2 and not 0 to 1",

@@ -311,7 +311,8 @@ BROKEN = {
     "a decoded token lacks a layer": (
         text(GOOD[:8] + GOOD[10:]),
         "{path}, line 15: the decode pass of turn 0, step 3 lacks layer 1, which other passes "
-        "route; rows are missing: record it again.",
+        "route; rows are missing, or prompts are mixed and no column names the prompt of a row: add "
+        "what is missing, or record it again.",
     ),
     "a step is missing": (
         text(GOOD[:8] + GOOD[12:]),

@@ -19,6 +19,12 @@ _NO_GAP = (
     "again."
 )
 
+# What a foreign file may lack, whose pass has not all layers.
+LACKS_ROWS = (
+    "rows are missing, or prompts are mixed and no column names the prompt of a row: add what is "
+    "missing, or record it again"
+)
+
 
 def check_routing(
     where: Where, rows: Arrays, complete: bool, layers: np.ndarray | None = None
@@ -141,9 +147,10 @@ def _check_decode_passes(
         zip(rows["layer"][start:stop].tolist(), rows["step"][start:stop].tolist(), strict=True)
     )
     layer, step = next((n, s) for n in layers for s in steps.tolist() if (n, s) not in present)
+    mend = "rows are missing: record it again" if where.locate is None else LACKS_ROWS
     raise TraceError(
         f"{where.at(start)}: the decode pass of turn {rows['turn'][start]}, step {step} lacks layer "
-        f"{layer}, which other passes route; rows are missing: record it again."
+        f"{layer}, which other passes route; {mend}."
     )
 
 

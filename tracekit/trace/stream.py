@@ -33,7 +33,7 @@ from tracekit.trace.facts import TraceFacts
 from tracekit.trace.file_rows import FileRows
 from tracekit.trace.folder import TraceFolder
 from tracekit.trace.layers import check_table
-from tracekit.trace.order import OrderSoFar
+from tracekit.trace.order import LACKS_ROWS, OrderSoFar
 from tracekit.trace.pass_table import distinct
 from tracekit.trace.passes import pass_starts
 from tracekit.trace.rows import WithColumn
@@ -217,7 +217,7 @@ class TraceStream:
             if lacking:
                 raise TraceError(
                     f"{self._path}: some decode passes lack layer {min(lacking)}, which other "
-                    "passes route; rows are missing: record it again."
+                    f"passes route; {LACKS_ROWS}."
                 )
 
     def _leave_out_null_columns(self, path: Path) -> None:
