@@ -48,7 +48,10 @@ def benchmarks(folder: Path, trace: Path | None, is_quick: bool) -> Iterator[Ben
     """Iterate over the benchmarks in the order of the page; `trace` is a recorded one."""
     table = ["--table", str(trace)] if trace else []
     replayed = ["--trace", str(trace)] if trace else []
-    yield Benchmark("Replay", "replay_speed.py", table, ["--tokens", "1000", "--pairs", "3"])
+    pairs = ["--pairs", "5"]
+    yield Benchmark(
+        "Replay", "replay_speed.py", [*pairs, *table], ["--tokens", "1000", "--pairs", "3"]
+    )
     yield Benchmark("Replay", "policy_speed.py", quick=["--tokens", "100", "--rounds", "2"])
     big = str(folder / "big.trace")
     yield Benchmark("Replay from disk", "large_trace.py", [big], ["--lookups", "1e6"])
@@ -58,10 +61,13 @@ def benchmarks(folder: Path, trace: Path | None, is_quick: bool) -> Iterator[Ben
     ]
     commands += [f"info {big}", f"predict {big} --predictor prev-token"]
     yield Benchmark("Replay from disk", "command_memory.py", commands)
-    long, page = str(folder / "long.trace"), str(folder / "long.html")
-    of_report = [long, "--layers", "48", "--lookups"]
-    yield Benchmark("Report", "large_trace.py", [*of_report, "1e5" if is_quick else "7.68e6"])
-    yield Benchmark("Report", "command_memory.py", [f"report {long} -o {page}"])
+    for tokens in (200,) if is_quick else (200_000, 20_000):
+        long, page = (str(folder / f"{tokens}.{kind}") for kind in ("trace", "html"))
+        size = ["--layers", "48", "--lookups", str(tokens * 48 * 8)]
+        yield Benchmark("Report", "large_trace.py", [long, *size])
+        yield Benchmark("Report", "command_memory.py", [f"report {long} -o {page}"])
+    few = ["--traces", "2", "--tokens", "100", "--rounds", "1"]
+    yield Benchmark("Sweeps on a cluster", "sweep_speed.py", quick=few)
     slots = ["--slots", "200000"]
     yield Benchmark("Importing", "import_speed.py", [str(folder)], slots)
     yield Benchmark("Scoring predictors", "recall_speed.py", quick=["--pairs", "1"])
@@ -74,6 +80,8 @@ def benchmarks(folder: Path, trace: Path | None, is_quick: bool) -> Iterator[Ben
     )
     few = ["--times", "1", "--tokens", "16"]
     yield Benchmark("Recording", "compare_equal.py", quick=few)
+    short = ["--ms-per-mib", "50", "--tokens", "16"]
+    yield Benchmark("Recording", "throttled_reader.py", quick=short)
     if not is_quick:
         yield Benchmark("Recording", "record_cost.py", [str(folder)])
         yield Benchmark("Recording", "bounded_memory.py", [str(folder)])

@@ -13,6 +13,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from pickle import loads
+from traceback import walk_tb
 from typing import Any, cast
 
 from tracekit.replaying.run import budgets_a_task
@@ -155,8 +156,14 @@ def _sentence(error: BaseException, course: Course, cells: Cells | None) -> Trac
 
 def _lost(error: BaseException) -> TracekitError | None:
     """Return what it means if dask's client raised `error`; None if it did not."""
+    lost = TracekitError("The connection to the workers was lost.")
     if isinstance(error, CancelledError) or type(error).__module__.startswith("distributed."):
-        return TracekitError("The connection to the workers was lost.")
+        return lost
+    if isinstance(error, OSError) and error.__traceback__ is not None:
+        # A connection that was not made in time is a plain OSError, which dask itself raises.
+        *_, (innermost, _) = walk_tb(error.__traceback__)
+        if innermost.f_globals["__name__"].split(".")[0] in ("asyncio", "distributed", "tornado"):
+            return lost
     return None
 
 
