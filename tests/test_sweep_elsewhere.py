@@ -168,13 +168,10 @@ def lost(number):
     raise type("CommClosedError", (OSError,), {"__module__": "distributed.comm.core"})("gone")
 
 
-def not_reached(number):
-    """As dask does, which has no type of its own for it."""
-    core: dict = {"__name__": "distributed.comm.core"}
-    exec(
-        "def connect(): raise OSError('Timed out trying to connect to tcp://host after 30 s')", core
-    )
-    core["connect"]()
+def raised_by_dask(error):
+    core = {"__name__": "distributed.comm.core", "error": error}
+    exec("def connect(): raise error", core)
+    return lambda number: core["connect"]()
 
 
 def died(number):
@@ -194,7 +191,10 @@ def shut_down(number):
     [
         (killed, "Workers died again and again while they worked on trace one; often they lack memory."),
         (lost, "The connection to the workers was lost."),
-        (not_reached, "The connection to the workers was lost."),
+        (raised_by_dask(OSError("Timed out trying to connect to tcp://host:1 after 30 s")),
+         "The connection to the workers was lost."),
+        (raised_by_dask(RuntimeError("ConnectionPool is closed")),
+         "The connection to the workers was lost."),
         (died, "A worker process died while it worked on trace one, and its pool takes no more work."),
         (without_tracekit, "A worker has no tracekit, or another version of it; install the same"
          " version on every worker."),
@@ -207,7 +207,7 @@ def test_what_an_executor_can_meet_is_a_sentence(meet, says, study):
     assert str(error.value) == says
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, OSError])
+@pytest.mark.parametrize("error", [ZeroDivisionError, OSError, RuntimeError])
 def test_a_fault_of_tracekit_itself_is_no_sentence(study, error):
     def fault(number):
         raise error

@@ -159,8 +159,8 @@ def _lost(error: BaseException) -> TracekitError | None:
     lost = TracekitError("The connection to the workers was lost.")
     if isinstance(error, CancelledError) or type(error).__module__.startswith("distributed."):
         return lost
-    if isinstance(error, OSError) and error.__traceback__ is not None:
-        # A connection that was not made in time is a plain OSError, which dask itself raises.
+    if isinstance(error, OSError | RuntimeError) and error.__traceback__ is not None:
+        # A connection that was not made in time, or is closed, has a plain type; dask itself raises it.
         *_, (innermost, _) = walk_tb(error.__traceback__)
         if innermost.f_globals["__name__"].split(".")[0] in ("asyncio", "distributed", "tornado"):
             return lost
