@@ -78,9 +78,9 @@ def benchmarks(folder: Path, trace: Path | None, is_quick: bool) -> Iterator[Ben
         quick=["--tokens", "500", "--rounds", "1"],
         env=one_thread,
     )
-    few = ["--times", "1", "--tokens", "16"]
+    few = ["--times", "1", "--tokens", "48"]
     yield Benchmark("Recording", "compare_equal.py", quick=few)
-    short = ["--ms-per-mib", "50", "--tokens", "16"]
+    short = ["--ms-per-mib", "20", "--tokens", "96"]
     yield Benchmark("Recording", "throttled_reader.py", quick=short)
     if not is_quick:
         yield Benchmark("Recording", "record_cost.py", [str(folder)])

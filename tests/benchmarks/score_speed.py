@@ -43,6 +43,9 @@ class RouterArrays:
     def __init__(self, matrices):
         self.matrices = matrices
 
+    def knows(self, layer, name):
+        return name in ("router_matrix", "gate_input")
+
     def logits(self, layer, gate_input):
         return gate_input @ self.matrices[layer].T
 
