@@ -12,7 +12,7 @@ from tracekit.formats.names import ALIASES
 Rows = list[tuple[str, ...]]
 
 COLUMNS = {
-    "prompt": "which prompt, or conversation: a number or a text; rows of one follow each other",
+    "prompt": "which prompt, or conversation: a number or a text; rows of one follow each other, and are one turn",
     "token": "position of the token in its prompt, from 0, the generated ones too",
     "layer": "the model's own number of the layer, from 0",
     "experts": "the selected expert, or the list of them; −1: none",

@@ -424,7 +424,7 @@ WRONG_ARRAYS = {
     "ragged": ({"experts": [[1, 2], [3]]}, "experts takes an array of numbers"),
     "objects": (
         {"experts": IDS, "weights": np.array([{}, 1])},
-        "weights takes an array of numbers",
+        r"weights is an array of Python's objects, not of numbers; give weights\.astype\(int\)",
     ),
     "no frame": ({"experts": pd.DataFrame({"layer": [1]})}, "lacks a column for token, experts"),
     "lengths": ({"experts": IDS, "lengths": [3]}, "lengths add up to 3 tokens"),

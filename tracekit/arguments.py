@@ -24,8 +24,10 @@ def whole(name: str, value: object, least: int, what: str = "a whole number") ->
     return int(value)
 
 
-def as_list(values: object) -> list[Any]:
-    """Return one value, or several, as a list; a text is one value."""
+def as_list(values: Any) -> list[Any]:
+    """Return one value, or several, as a list; a text is one value, and so is an array without axes."""
+    if getattr(values, "ndim", None) == 0:
+        return [values[()]]
     if isinstance(values, Iterable) and not isinstance(values, str):
         return list(values)
     return [values]

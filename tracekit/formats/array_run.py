@@ -29,6 +29,7 @@ from tracekit.formats.tokens import (
     routings_of,
 )
 from tracekit.trace import TraceError
+from tracekit.trace.checks import first_true
 from tracekit.trace.chunks import Routings
 from tracekit.trace.facts import SLOT_ORDERS
 from tracekit.trace.schema import DECODE
@@ -36,10 +37,11 @@ from tracekit.trace.schema import DECODE
 # Values of a block, over all its arrays: few, so that the writer's thread is not left waiting for it.
 BLOCK_VALUES = 1 << 18
 NO_PROMPTS = "every token is taken as decoded, since nothing says which belong to a prompt"
-# Keys of an archive that are not columns, and what they hold.
 # No model has so many; a user has mixed up the axes.
 MOST_LIKELY_LAYERS = 256
+# Keys of an archive that are not columns, and what they hold.
 KEYS = ("layers", "lengths", "prompt_lengths", "logits", "gate_input", "expert_bytes")
+_TOO_LARGE = 2**63  # for int64
 NUMBERS = ("n_expert", "n_layer", "top_k")
 TEXTS = {"model": "name", "arch": "arch"}
 
@@ -134,12 +136,19 @@ class ArrayRun:
 
     def _integers(self, key: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
         values = self._whole(key, shape)
-        if values.dtype.kind == "f" and (np.rint(values) == values).all():
+        if (
+            values.dtype.kind == "f"
+            and ((np.rint(values) == values) & (np.abs(values) < _TOO_LARGE)).all()
+        ):
             values = values.astype(np.int64)
         if values.dtype.kind not in "iub":
             raise TraceError(
                 f"{self._name}: {key} holds {values.dtype} values and no whole numbers; write them "
                 "as integers."
+            )
+        if values.dtype == np.uint64 and values.max(initial=0) >= _TOO_LARGE:
+            raise TraceError(
+                f"{self._name}: {key} holds {values.max()}, which no trace has; correct it."
             )
         return values.astype(np.int64)
 
@@ -186,6 +195,7 @@ class ArrayRun:
         prompts, lengths = prompts[lengths > 0], lengths[lengths > 0]
         tokens = of_requests(lengths, prompts, self._options.chunk, token=columns.get("token_id"))
         tokens = replace(tokens, kept=columns.get("kept"))
+        self._check_same(tokens, columns)
         if "token" in columns:
             tokens = replace(tokens, step=columns["token"])
         if "pass" in columns:
@@ -204,6 +214,41 @@ class ArrayRun:
             phase = np.where(tokens.step < prompts[tokens.turn], 0, DECODE)
             tokens = replace(tokens, phase=phase)
         return tokens, inferred
+
+    def _check_same(self, tokens: Tokens, columns: Mapping[str, np.ndarray]) -> None:
+        """Check that what is said twice is the same, and that passes and positions ascend.
+
+        `tokens` are as the lengths say.
+        """
+        in_turn = np.diff(tokens.turn) == 0
+        at = first_true(in_turn & (np.diff(columns.get("prompt", tokens.turn)) != 0))
+        if at is not None:
+            raise TraceError(
+                f"{self._name}: another prompt begins with token {at + 1}, within a run of lengths; "
+                "correct one of the two, or leave it out."
+            )
+        if self._has("prompt_lengths"):
+            at = first_true(columns.get("phase", tokens.phase) != tokens.phase)
+            if at is not None:
+                raise TraceError(
+                    f"{self._name}: phase and prompt_lengths say different things of token {at}; "
+                    "correct one of the two, or leave it out."
+                )
+        at = first_true(in_turn & (np.diff(columns.get("pass", tokens.turn)) < 0))
+        if at is not None:
+            raise TraceError(
+                f"{self._name}: pass {columns['pass'][at + 1]} follows pass {columns['pass'][at]} of "
+                "the same prompt; passes ascend: sort the tokens, or number the passes anew."
+            )
+        if "token" in columns and "pass" not in columns:
+            at = first_true(in_turn & (np.diff(columns["token"]) <= 0))
+            if at is not None:
+                before, after = columns["token"][at : at + 2].tolist()
+                raise TraceError(
+                    f"{self._name}: position {after} follows position {before} of the same prompt; "
+                    "if another prompt begins there, add lengths or prompt; if drafted tokens were "
+                    "rejected, add pass."
+                )
 
     def _lengths(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return how many tokens each turn has."""

@@ -14,7 +14,7 @@ from tracekit.formats.arrays import MemoryArray
 from tracekit.formats.from_arrow import ArrowRows
 from tracekit.formats.given import Given
 from tracekit.formats.names import named
-from tracekit.formats.options import ImportOptions
+from tracekit.formats.options import AXES, ImportOptions
 from tracekit.formats.row_files import read_in_order
 from tracekit.formats.source import Source, trace_of
 from tracekit.formats.universal_tables import REQUIRED, table_rows
@@ -67,7 +67,8 @@ def from_arrays(
         The model's own numbers of the layers; without them they count from 0. Layers whose
         routings are all 0 or -1 are dense.
     weights : float [tokens, layers, k], optional
-        Routing weights; NaN: unknown.
+        Routing weights; NaN: unknown. Where `experts` is a list, this and what follows may be one,
+        too. What a masked array hides is -1 among experts, and NaN elsewhere.
     logits : float [tokens, layers, n_expert], optional
     gate_input : float [tokens, layers, n_embd], optional
     token_ids, prompt, passes, phase, token : int [tokens], optional
@@ -121,6 +122,8 @@ def from_arrays(
         "expert_bytes": expert_bytes,
     }
     given = {name: value for name, value in given.items() if value is not None}
+    if expert_bytes is not None and expert_mib is not None:
+        raise UsageError("expert_bytes and expert_mib both give the size of an expert; give one.")
     if hasattr(experts, "columns"):
         return trace_of(_of_table(experts, given, options), options)
     return trace_of(_of_arrays(experts, given, options), options)
@@ -131,17 +134,52 @@ def _of_arrays(experts: Any, given: Mapping[str, Any], options: ImportOptions) -
         if "lengths" in given:
             raise UsageError("lengths are those of the arrays in the list; leave them out.")
         tokens = 0 if options.axes is None else options.axes.index("tokens")
-        given = {**given, "lengths": [np.shape(each)[tokens] for each in experts]}
-        experts = np.concatenate([np.asarray(each) for each in experts], axis=tokens)
+        lengths = [np.shape(each)[tokens] for each in experts if np.ndim(each) == len(AXES)]
+        given = {name: _joined(name, value, tokens) for name, value in given.items()}
+        given |= {"lengths": lengths}
+        experts = _joined("experts", experts, tokens)
     arrays = {name: _array(name, value) for name, value in {"experts": experts, **given}.items()}
     return ArrayRun(NAME, arrays, Given(), options, "arrays").source()
 
 
+def _joined(name: str, value: Any, tokens: int) -> Any:
+    """Return one array of a list that has an array for each prompt, and all else as it is."""
+    if not isinstance(value, (list, tuple)) or not value or np.ndim(value[0]) == 0:
+        return value
+    arrays = [_array(name, each).whole() for each in value]
+    try:
+        return np.concatenate(arrays, axis=tokens if arrays[0].ndim == len(AXES) else 0)
+    except ValueError as error:
+        first = arrays[0].shape
+        other = next((each.shape for each in arrays if each.shape[1:] != first[1:]), first)
+        raise TraceError(
+            f"{name} has an array with the shape {first} and one with {other}; the arrays of all "
+            "prompts have the same axes, layers and experts a routing."
+        ) from error
+
+
 def _array(name: str, value: Any) -> MemoryArray:
     try:
-        return MemoryArray(f"{NAME}, {name}", np.asarray(value))
+        array = np.asarray(_without_mask(name, value))
+        if array.dtype == object and array.size:
+            raise UsageError(
+                f"{name} is an array of Python's objects, not of numbers; give {name}.astype(int) or "
+                ".astype(float)."
+            )
+        return MemoryArray(f"{NAME}, {name}", array)
     except (TypeError, ValueError, TraceError) as error:
         raise UsageError(f"{name} takes an array of numbers, not {shown(value)}.") from error
+
+
+def _without_mask(name: str, value: Any) -> Any:
+    """Return what a masked array says: an expert was not there, or a number is not known."""
+    if not np.ma.is_masked(value):
+        return value
+    if name == "experts":
+        return value.astype(np.int64).filled(-1)
+    if value.dtype.kind == "f":
+        return value.filled(np.nan)
+    raise UsageError(f"{name} has masked values; give all of them.")
 
 
 def _of_table(table: Any, given: Mapping[str, Any], options: ImportOptions) -> Source:
@@ -160,6 +198,9 @@ def _of_table(table: Any, given: Mapping[str, Any], options: ImportOptions) -> S
     except (pa.ArrowException, TypeError, ValueError) as error:
         fault = str(error).splitlines()[0]
         raise UsageError(f"The DataFrame has a column of mixed types ({fault}).") from error
+    for at, column in enumerate(rows.columns):
+        if pa.types.is_dictionary(column.type):  # of a categorical column
+            rows = rows.set_column(at, rows.column_names[at], column.cast(column.type.value_type))
     arrow = ArrowRows(TABLE, names, lambda row: f"{TABLE}, row {row}")
     (source,) = read_in_order([table_rows(TABLE, iter([arrow.rows(rows)]), arrow)], options)
     if "model" in given:

@@ -5,6 +5,7 @@ In: numbers from flags, facts of a model file. Out: frozen dataclasses. This mod
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from tracekit.model_files.embeddings import Embeddings
 from tracekit.model_files.sizes import ModelSizes as ModelSizes
@@ -56,8 +57,11 @@ class ImportOptions:
             ("chunk", 1 << 31),
         ):
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int) and 1 <= value <= most):
+            if value is None:
+                continue
+            if not (isinstance(value, Integral) and 1 <= int(value) <= most):
                 raise UsageError(f"{name} takes a whole number from 1 to {most}, not {value!r}.")
+            object.__setattr__(self, name, int(value))  # it may be one of numpy
         mib = self.expert_mib
         if mib is not None and not (math.isfinite(mib) and 1 <= mib * MIB <= 1 << 40):
             raise UsageError(f"expert_mib takes a size in MiB above 0, not {mib!r}.")

@@ -104,6 +104,8 @@ def predict(
         trace without decoded tokens; a `train` of another model.
     """
     given = None if predictors is None else names_in(predictors)
+    if given == []:
+        raise UsageError("There is no predictor to score; name at least one.")
     horizons = _horizons(horizons)
     more_named = [] if named is None else [whole("named", m, 1) for m in as_list(named)]
     seed = whole("seed", seed, 0)
