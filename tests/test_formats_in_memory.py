@@ -36,6 +36,8 @@ def test_masked_experts_are_none():
     none[:, 1] = np.ma.masked
     assert from_arrays(none).moe_layers.tolist() == [0, 2]
     assert digest(np.ma.array(EXPERTS)) == digest()
+    with pytest.raises(TraceError, match="is an array of float64"):
+        from_arrays(none * 1.0)
 
 
 def test_masked_weights_are_unknown():
@@ -67,7 +69,7 @@ def test_masked_weights_are_unknown():
             "position 0 follows position 0 of the same prompt; if another prompt",
         ),
         ({"token": PASSED % 10}, "position 0 follows position 9 of the same prompt"),
-        ({"passes": PASSED[::-1]}, "pass 18 follows pass 19 of the same prompt; passes ascend"),
+        ({"passes": PASSED[::-1]}, "pass 18 follows pass 19 of the same prompt; if another"),
     ],
 )
 def test_what_contradicts_itself_is_refused(arguments, says):

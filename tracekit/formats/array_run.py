@@ -238,7 +238,8 @@ class ArrayRun:
         if at is not None:
             raise TraceError(
                 f"{self._name}: pass {columns['pass'][at + 1]} follows pass {columns['pass'][at]} of "
-                "the same prompt; passes ascend: sort the tokens, or number the passes anew."
+                "the same prompt; if another prompt begins there, add lengths or prompt, else sort "
+                "the tokens."
             )
         if "token" in columns and "pass" not in columns:
             at = first_true(in_turn & (np.diff(columns["token"]) <= 0))

@@ -175,7 +175,7 @@ def _without_mask(name: str, value: Any) -> Any:
     """Return what a masked array says: an expert was not there, or a number is not known."""
     if not np.ma.is_masked(value):
         return value
-    if name == "experts":
+    if name == "experts" and value.dtype.kind in "iu":
         return value.astype(np.int64).filled(-1)
     if value.dtype.kind == "f":
         return value.filled(np.nan)
