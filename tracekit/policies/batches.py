@@ -247,7 +247,9 @@ class Batches(Model):
             self,
             keys=self.keys[lookups],
             admit_rank=self.admit_rank[lookups],
-            batch_start=np.append(0, np.cumsum(self.lookups[which])),
+            batch_start=np.append(
+                0, np.cumsum(self.batch_start[which + 1] - self.batch_start[which])
+            ),
             layer=self.layer[which],
             turn=self.turn[which],
             pass_id=self.pass_id[which],

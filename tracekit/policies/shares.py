@@ -26,8 +26,11 @@ def model_of_layer(model: Model, layer: int) -> Model:
 
 
 def one_layer(batches: Batches, layer: int, which: np.ndarray) -> Batches:
-    """Return the batches `which`, those of `layer`, as a run of a model with that layer alone."""
-    alone = batches.only(which)
+    """Return the batches `which`, those of `layer`, as a run of a model with that layer alone.
+
+    Without the rows of routings, which no policy asks for there.
+    """
+    alone = replace(batches, rows=None, row_start=None).only(which)
     first = layer * batches.n_expert
     return replace(
         alone,
