@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tracekit.formats.array_columns import check_columns
 from tracekit.formats.arrays import Array
 from tracekit.formats.given import Given
 from tracekit.formats.names import NEITHER, OF_SLOTS, WORDS, named
@@ -29,7 +30,6 @@ from tracekit.formats.tokens import (
     routings_of,
 )
 from tracekit.trace import TraceError
-from tracekit.trace.checks import first_true
 from tracekit.trace.chunks import Routings
 from tracekit.trace.facts import SLOT_ORDERS
 from tracekit.trace.schema import DECODE
@@ -195,7 +195,7 @@ class ArrayRun:
         prompts, lengths = prompts[lengths > 0], lengths[lengths > 0]
         tokens = of_requests(lengths, prompts, self._options.chunk, token=columns.get("token_id"))
         tokens = replace(tokens, kept=columns.get("kept"))
-        self._check_same(tokens, columns)
+        check_columns(self._name, tokens, columns, self._has("prompt_lengths"))
         if "token" in columns:
             tokens = replace(tokens, step=columns["token"])
         if "pass" in columns:
@@ -214,42 +214,6 @@ class ArrayRun:
             phase = np.where(tokens.step < prompts[tokens.turn], 0, DECODE)
             tokens = replace(tokens, phase=phase)
         return tokens, inferred
-
-    def _check_same(self, tokens: Tokens, columns: Mapping[str, np.ndarray]) -> None:
-        """Check that what is said twice is the same, and that passes and positions ascend.
-
-        `tokens` are as the lengths say.
-        """
-        in_turn = np.diff(tokens.turn) == 0
-        at = first_true(in_turn & (np.diff(columns.get("prompt", tokens.turn)) != 0))
-        if at is not None:
-            raise TraceError(
-                f"{self._name}: another prompt begins with token {at + 1}, within a run of lengths; "
-                "correct one of the two, or leave it out."
-            )
-        if self._has("prompt_lengths"):
-            at = first_true(columns.get("phase", tokens.phase) != tokens.phase)
-            if at is not None:
-                raise TraceError(
-                    f"{self._name}: phase and prompt_lengths say different things of token {at}; "
-                    "correct one of the two, or leave it out."
-                )
-        at = first_true(in_turn & (np.diff(columns.get("pass", tokens.turn)) < 0))
-        if at is not None:
-            raise TraceError(
-                f"{self._name}: pass {columns['pass'][at + 1]} follows pass {columns['pass'][at]} of "
-                "the same prompt; if another prompt begins there, add lengths or prompt, else sort "
-                "the tokens."
-            )
-        if "token" in columns and "pass" not in columns:
-            at = first_true(in_turn & (np.diff(columns["token"]) <= 0))
-            if at is not None:
-                before, after = columns["token"][at : at + 2].tolist()
-                raise TraceError(
-                    f"{self._name}: position {after} follows position {before} of the same prompt; "
-                    "if another prompt begins there, add lengths or prompt; if drafted tokens were "
-                    "rejected, add pass."
-                )
 
     def _lengths(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return how many tokens each turn has."""
