@@ -473,3 +473,15 @@ def test_a_pipe_in_place_of_a_file_is_refused_without_waiting(trace, file):
     os.mkfifo(trace / file)
     with time_limit(10), pytest.raises(TraceError, match=f"{file} is no file; copy, record or imp"):
         Trace.open(trace)
+
+
+@pytest.mark.parametrize("n_tokens", [2, 6, 4000])
+def test_a_trace_that_another_one_replaces_is_not_read_as_both(trace, n_tokens):
+    opened = Trace.open(trace)
+    routing, steps = opened.rows(ROUTING_FILE), opened.rows(STEPS_FILE)
+    write_trace(synthesize(3, 8, 2, n_tokens, seed=6), trace, force=True)
+    refused = r"\.parquet was changed while it was read; read the trace again\.$"
+    with pytest.raises(TraceError, match=refused):
+        routing.read(["layer"])
+    with pytest.raises(TraceError, match=refused):
+        steps.has_values("step")

@@ -70,7 +70,7 @@ class Model:
             self.close()
             raise
         except binding.AbortError as failed:
-            self.files.close()
+            self._close_unchanged()
             if "LLAMA_MAX_EXPERTS" in str(failed):
                 raise TracekitError(
                     f"{file.paths[0]} has {file.n_expert:,} experts in a layer, more than this "
@@ -79,10 +79,17 @@ class Model:
                 ) from failed
             raise TracekitError(f"llama.cpp cannot load {file.paths[0]}: {failed}.") from failed
         if not self._pointer:
-            self.files.close()
+            self._close_unchanged()
             raise TracekitError(
                 f"llama.cpp cannot load {file.paths[0]}: {binding.log().first_error()}."
             )
+
+    def _close_unchanged(self) -> None:
+        """Close the files; if they changed, that is why they cannot be loaded: say so."""
+        try:
+            self.files.check()
+        finally:
+            self.files.close()
 
     def _override_top_k(self, n_expert_used: int) -> "ctypes.Array[ctypes.Structure]":
         if not 1 <= n_expert_used <= self.file.n_expert:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from families import slow_unless
 from tracekit import datasets
 from tracekit.trace import Trace, TracekitError
 from tracekit_engine import Options, Session, Streaming
+from tracekit_engine.mapped import OpenFiles
 from tracekit_engine.model import Model
 from tracekit_engine.model_file import ModelFile
 
@@ -117,6 +119,21 @@ def test_a_file_cut_between_its_header_and_its_loading(copy: Path) -> None:
     file = ModelFile.open(copy)
     os.truncate(copy, 1_000_000)
     with pytest.raises(TracekitError, match="was cut to 1,000,000 bytes"):
+        Model(file)
+
+
+def test_a_file_cut_while_llama_cpp_reads_its_header(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = OpenFiles.mapping
+
+    def cut_first(files: OpenFiles) -> AbstractContextManager[None]:
+        os.truncate(copy, 1_000_000)
+        return mapping(files)
+
+    file = ModelFile.open(copy)
+    monkeypatch.setattr(OpenFiles, "mapping", cut_first)
+    with pytest.raises(TracekitError, match=r"model\.gguf was cut to 1,000,000 bytes"):
         Model(file)
 
 

@@ -8,6 +8,7 @@ import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -28,6 +29,25 @@ PROBE_BYTES = 1 << 20
 # Values of varying size are counted so many at a time.
 COUNTED_ROWS = 1 << 17
 MOST_ROWS = 1 << 62
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A file whose footer was parsed: what it said, and how the file was then."""
+
+    path: Bytes
+    footer: pq.FileMetaData
+    size_and_time: tuple[int, int]
+
+    @contextmanager
+    def reopened(self) -> Iterator[pq.ParquetFile]:
+        """Open it again; refuse another file in its place, of which the footer says nothing true."""
+        with _opened(self.path, metadata=self.footer) as file:
+            if _size_and_time(self.path) != self.size_and_time:
+                raise TraceError(
+                    f"{self.path} was changed while it was read; read the trace again."
+                )
+            yield file
 
 
 class FileRows(Rows):
@@ -55,14 +75,14 @@ class FileRows(Rows):
     """
 
     def __init__(self, path: Bytes):
-        self._paths: list[Bytes] = [path]
         self._measured: set[str] = set()
         self._null: dict[Bytes, frozenset[str]] = {}
+        before = _size_and_time(path)
         with _opened(path) as file:
             self.schema = file.schema_arrow
             self.n_bytes = path.stat().st_size
+            self._files = [_Known(path, file.metadata, before)]
             self.measure([_smallest(self.schema)])
-            self._footers = [file.metadata]
             n_rows = file.metadata.num_rows
             if n_rows > _most_rows(self.n_bytes, self.schema):
                 raise too_large(path, self.n_bytes)
@@ -89,20 +109,19 @@ class FileRows(Rows):
         if len(parts) == 1:
             return parts[0]
         rows = copy.copy(parts[0])
-        rows._paths = [path for part in parts for path in part._paths]
-        rows._footers = [footer for part in parts for footer in part._footers]
+        rows._files = [file for part in parts for file in part._files]
         rows._measured, rows.n_bytes = set(), None
         rows._groups, ends = [], [np.empty(0, np.int64)]
-        first_path = first_row = 0
+        first_file = first_row = 0
         for part in parts:
             if not part.schema.equals(rows.schema):
                 raise TraceError(
-                    f"{part._paths[0]} has other columns than {rows._paths[0].name}; "
+                    f"{part._files[0].path} has other columns than {rows._files[0].path.name}; "
                     "the parts of one recording are alike: remove the foreign one."
                 )
-            rows._groups += [(first_path + index, group) for index, group in part._groups]
+            rows._groups += [(first_file + index, group) for index, group in part._groups]
             ends.append(first_row + part._ends)
-            first_path, first_row = first_path + len(part._paths), first_row + part.n_rows
+            first_file, first_row = first_file + len(part._files), first_row + part.n_rows
         rows._ends, rows.n_rows = np.concatenate(ends), first_row
         return rows
 
@@ -124,7 +143,7 @@ class FileRows(Rows):
         """Yield the rows of each of `spans`; a file stays open from one to the next."""
         columns = list(columns)
         self.measure(columns)
-        with _OneOpen(self._paths, self._footers) as files:
+        with _OneOpen(self._files) as files:
             for start, stop in spans:
                 yield self._between(files, columns, start, stop)
 
@@ -145,7 +164,7 @@ class FileRows(Rows):
         table = pa.concat_tables(tables).select(columns).slice(offset, stop - start)
         if table.num_rows != stop - start:
             raise TraceError(
-                f"{self._paths[0]} is damaged: its columns {', '.join(columns)} end early; "
+                f"{self._files[0].path} is damaged: its columns {', '.join(columns)} end early; "
                 "copy, record or import it again."
             )
         return table
@@ -160,12 +179,12 @@ class FileRows(Rows):
             return False
         self.measure([column])
         batch_rows = max(1, PROBE_BYTES // width(self.schema.field(column).type))
-        for path, footer in zip(self._paths, self._footers, strict=True):
-            with _opened(path, metadata=footer) as file:
+        for known in self._files:
+            with known.reopened() as file:
                 for number, batch in enumerate(file.iter_batches(batch_rows, columns=[column])):
                     if not all_null(batch.column(0)):
                         return True
-                    if number == 0 and column in self._null_columns(path):
+                    if number == 0 and column in self._null_columns(known.path):
                         break
         return False
 
@@ -186,7 +205,7 @@ class FileRows(Rows):
             arrow_type = self.schema.field(name).type
             if has_width(arrow_type) or name in self._measured:
                 continue
-            for path in self._paths:
+            for path in (file.path for file in self._files):
                 with reading(path):
                     n_bytes = path.stat().st_size
                     allowed = allowed_bytes(n_bytes)
@@ -198,20 +217,19 @@ class FileRows(Rows):
 class _OneOpen:
     """Parquet files of which the one that was read last stays open."""
 
-    def __init__(self, paths: Sequence[Bytes], footers: Sequence[pq.FileMetaData]):
-        self._paths, self._footers = paths, footers
+    def __init__(self, files: Sequence[_Known]):
+        self._files = files
         self._index = -1
         self._stack = ExitStack()
 
     def read(self, index: int, groups: list[int], columns: list[str], n_rows: int) -> pa.Table:
         """Return row groups of `n_rows` rows in all of file `index`."""
-        path = self._paths[index]
+        known = self._files[index]
         if index != self._index:
             self._stack.close()
-            opened = _opened(path, metadata=self._footers[index])
-            self._file = self._stack.enter_context(opened)
+            self._file = self._stack.enter_context(known.reopened())
             self._index = index
-        with reading(path):
+        with reading(known.path):
             return _read(self._file, groups, columns, n_rows)
 
     def __enter__(self) -> Self:
@@ -293,6 +311,16 @@ def _opened(path: Bytes, **how: Any) -> Iterator[pq.ParquetFile]:
         stack.enter_context(data)
         opened = pq.ParquetFile(data, page_checksum_verification=True, **how)
         yield stack.enter_context(opened)
+
+
+def _size_and_time(path: Bytes) -> tuple[int, int]:
+    """Return what tells a file from another that is put in its place.
+
+    The number of the file would not do: some network file systems change it by themselves.
+    """
+    with reading(path):
+        found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _smallest(schema: pa.Schema) -> str:
