@@ -57,15 +57,15 @@ def test_an_executor_gives_the_same_to_the_last_bit(study, expected):
     assert seen == [(i, n_units) for i in range(1, n_units + 1)]
 
 
-def test_a_scheduler_that_is_gone_when_it_is_asked_how_many_workers_it_has(study, monkeypatch):
+def test_a_scheduler_that_is_gone_when_it_is_asked_how_many_workers_it_has(study):
     closed = type("CommClosedError", (OSError,), {"__module__": "distributed.comm.core"})
 
-    def size():
-        raise closed("Stream is closed")
+    class Gone(Immediately):
+        def nthreads(self):
+            raise closed("Stream is closed")
 
-    monkeypatch.setattr("tracekit.studies.elsewhere._n_workers", lambda executor: size)
     with pytest.raises(TracekitError, match=r"^The connection to the workers was lost\.$"):
-        sweep(study, executor=Immediately())
+        sweep(study, executor=Gone())
 
 
 @pytest.mark.slow

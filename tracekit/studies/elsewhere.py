@@ -4,26 +4,21 @@ In: courses, and anything with the ``submit`` of ``concurrent.futures``. Out: th
 its part of the result. Workers open the traces; this process sends paths and gets rows.
 """
 
-import os
 import queue
 import uuid
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import suppress
-from functools import partial
-from pickle import loads
 from traceback import walk_tb
-from typing import Any, cast
+from typing import Any
 
 from tracekit.replaying.run import budgets_a_task
-from tracekit.studies.course import Cells, Course
+from tracekit.studies.course import Course
+from tracekit.studies.dispatch import Dispatch, Step
+from tracekit.studies.executors import Place, workers_of
 from tracekit.studies.held import let_go
 from tracekit.studies.sent import Answer, Call, packed
-from tracekit.trace.errors import TracekitError, UsageError
-
-# With so many steps for each worker none is idle; with more, workers would open further traces too soon.
-_STEPS_A_WORKER = 2
+from tracekit.trace.errors import TracekitError
 
 
 def run_on(
@@ -51,89 +46,92 @@ class Crew:
         courses: Sequence[Course],
         progress: Callable[[int, int], None] | None,
     ):
-        self._size = _n_workers(executor)
-        self._submit_call = _submit_of(executor)
+        self._workers = workers_of(executor)
         self._courses = courses
         self._progress = progress
         todo = [course for course in courses if course.part is None]
         # Units of the same trace follow each other: a worker that has it open need not open it again.
-        self._waiting = deque(sorted(todo, key=lambda course: course.unit.of))
+        self._waiting = Dispatch(sorted(todo, key=lambda course: course.unit.of))
         self._names: dict[Course, tuple[str, bytes]] = {}
-        self._steps: dict[Future[Any], tuple[Course, Cells | None, str]] = {}
+        self._plans: dict[Course, Future[Any]] = {}
+        self._taken: dict[Future[Any], tuple[Step, Place]] = {}
         self._done: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
 
     def run(self) -> None:
         """Run all steps of all courses."""
         try:
-            while self._waiting or self._steps:
-                while self._waiting and self._has_room():
-                    self._begin(self._waiting.popleft())
+            while self._waiting or self._taken:
+                self._hand_out()
                 future = self._done.get()
-                course, cells, step = self._steps.pop(future)
-                self._follow(course, cells, step, self._result(future, course, cells))
+                step, _ = self._taken.pop(future)
+                result = self._result(future, step)
+                if step.name == "plan":
+                    self._plans[step.course] = future
+                self._follow(step, result)
         finally:
-            for future in self._steps:
+            for future in self._taken:
                 with suppress(Exception):  # the scheduler may be gone
                     future.cancel()
             let_go(name for name, _ in self._names.values())
 
-    def _has_room(self) -> bool:
+    def _hand_out(self) -> None:
+        """Give workers that have room their next steps."""
+        if not self._waiting:
+            return
         try:
-            size = self._size()
+            threads = self._workers.threads()
         except Exception as error:
             raise _lost(error) or error from error
-        n_plans = sum(step == "plan" for _, _, step in self._steps.values())
-        return n_plans < size and len(self._steps) < _STEPS_A_WORKER * size
+        while (found := self._waiting.next(threads, self._taken.values())) is not None:
+            self._submit(*found)
 
-    def _begin(self, course: Course) -> None:
-        self._names[course] = uuid.uuid4().hex, packed(course.unit)
-        if course.unit.has_cells:
-            self._submit(course, "plan")
-        else:
-            self._submit(course, "whole", 1)
-
-    def _follow(self, course: Course, cells: Cells | None, step: str, result: Any) -> None:
-        """Take the result of a step, and submit those that follow from it."""
-        if step in ("part", "whole"):
+    def _follow(self, step: Step, result: Any) -> None:
+        """Take the result of a step; let those wait that follow from it."""
+        course = step.course
+        if step.name in ("part", "whole"):
             course.end(result)
             self._names.pop(course)
+            self._plans.pop(course, None)
             if self._progress is not None:
                 done = sum(each.part is not None for each in self._courses)
                 self._progress(done, len(self._courses))
             return
-        if cells is None:
+        if step.cells is None:
             course.begin(result)
             for each in course.todo(budgets_a_task(1)):
-                self._submit(course, "rows", each.run, each.budgets, cells=each)
+                self._waiting.add(Step(course, "rows", (each.run, each.budgets), each))
         else:
-            course.take(cells, result)
+            course.take(step.cells, result)
         records = course.records
         if records is not None:
-            self._submit(course, "part", records)
+            self._waiting.add(Step(course, "part", (records,)))
 
-    def _submit(self, course: Course, step: str, *args: Any, cells: Cells | None = None) -> None:
-        call = bytes(Call(*self._names[course], step, *args))
+    def _submit(self, step: Step, place: Place) -> None:
+        if step.course not in self._names:
+            self._names[step.course] = uuid.uuid4().hex, packed(step.course.unit)
+        call = bytes(Call(*self._names[step.course], step.name, *step.args))
+        near = self._plans.get(step.course) if self._waiting.is_home(step.course, place) else None
         try:
-            future = self._submit_call(loads, call)
+            future = self._workers.submit(call, near)
         except Exception as error:
-            raise _sentence(error, course, cells) or error from error
-        self._steps[future] = course, cells, step
+            raise _sentence(error, step) or error from error
+        self._taken[future] = step, place
         future.add_done_callback(self._done.put)
 
-    def _result(self, future: "Future[Any]", course: Course, cells: Cells | None) -> Any:
+    def _result(self, future: "Future[Any]", step: Step) -> Any:
         try:
             answer: Answer = future.result()
         except (Exception, CancelledError) as error:
-            raise _sentence(error, course, cells) or error from error
+            raise _sentence(error, step) or error from error
         if answer.error is not None:
             raise answer.error
         return answer.result
 
 
-def _sentence(error: BaseException, course: Course, cells: Cells | None) -> TracekitError | None:
+def _sentence(error: BaseException, step: Step) -> TracekitError | None:
     """Return what it means that a step ended with `error`; None if tracekit itself is at fault."""
     kind = type(error).__name__
-    what = f"trace {course.unit.of}"
+    what = f"trace {step.course.unit.of}"
     if kind == "KilledWorker":
         return TracekitError(
             f"Workers died again and again while they worked on {what}; often they lack memory."
@@ -165,34 +163,3 @@ def _lost(error: BaseException) -> TracekitError | None:
         if innermost.f_globals["__name__"].split(".")[0] in ("asyncio", "distributed", "tornado"):
             return lost
     return None
-
-
-def _n_workers(executor: Any) -> Callable[[], int]:
-    """Return a function that says how many steps run at once."""
-    client = _dask_client(executor)
-    if client is not None:  # its workers come and go
-        return lambda: max(1, sum(client.nthreads().values()))
-    size: int = getattr(executor, "_max_workers", None) or os.cpu_count() or 1
-    return lambda: size
-
-
-def _submit_of(executor: Any) -> Callable[..., "Future[Any]"]:
-    """Return the ``submit`` of an executor.
-
-    That of dask itself, whose executor never says that a future was lost with its worker.
-    """
-    client = _dask_client(executor)
-    if client is not None:
-        return partial(client.submit, pure=False)
-    if not callable(getattr(executor, "submit", None)):
-        raise UsageError(
-            "executor takes a dask client, or what has the submit() of concurrent.futures, not "
-            f"{type(executor).__name__}."
-        )
-    return cast("Callable[..., Future[Any]]", executor.submit)
-
-
-def _dask_client(executor: Any) -> Any:
-    """Return the dask client that `executor` is, or is of; None if it is another executor."""
-    client = getattr(executor, "_client", executor)
-    return client if hasattr(client, "nthreads") else None
