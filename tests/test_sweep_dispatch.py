@@ -1,6 +1,8 @@
 """Which worker takes which step of a sweep: traces are opened as seldom as that leaves nobody idle."""
 
+import random
 from collections import defaultdict
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -117,3 +119,26 @@ def test_runs_without_cells_are_one_step_each():
 def test_the_last_step_of_a_trace_opens_it_nowhere_else():
     crew = Crew([Course("t0", 1), Course("t1", 2)], b=1, a=1).run()
     assert [len(crew.places(trace)) for trace in ("t0", "t1")] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_workers_come_and_go_and_each_step_is_taken_once(seed):
+    rng = random.Random(seed)
+    courses = [
+        Course(f"t{rng.randrange(4)}", rng.choice([0, 1, 5, 12]))
+        for _ in range(rng.randrange(1, 9))
+    ]
+    n_steps = sum(course.n_steps + 2 if course.n_steps else 1 for course in courses)
+    crew = Crew(courses, w0=rng.choice([1, 2, 4]))
+    names = (f"w{number}" for number in count(1))
+    while crew.dispatch or any(crew.queues.values()):
+        if rng.random() < 0.2:
+            crew.threads[next(names)] = rng.choice([1, 2, 4])
+        if rng.random() < 0.2 and len(crew.threads) > 1:
+            lost = rng.choice(list(crew.threads))
+            crew.threads.pop(lost)
+            crew.queues[rng.choice(list(crew.threads))] += crew.queues.pop(lost, [])
+        before = len(crew.done)
+        crew.run(until=crew.hour + 1)
+        assert len(crew.done) > before  # no hour without work
+    assert len(crew.done) == n_steps
