@@ -116,9 +116,30 @@ def test_runs_without_cells_are_one_step_each():
     assert crew.hour == 3
 
 
-def test_the_last_step_of_a_trace_opens_it_nowhere_else():
-    crew = Crew([Course("t0", 1), Course("t1", 2)], b=1, a=1).run()
-    assert [len(crew.places(trace)) for trace in ("t0", "t1")] == [1, 1]
+def test_a_worker_that_is_free_takes_rows_of_others_but_never_a_last_step():
+    course = Course("t0")
+    plan = Step(course, "plan")
+    dispatch = Dispatch([course])
+    assert dispatch.next({"a": 1}, []) == (plan, "a")
+    both, busy = {"a": 1, "b": 2}, [(plan, "a"), (plan, "a")]
+    rows, part = Step(course, "rows"), Step(course, "part")
+    dispatch.add(rows)
+    assert dispatch.next(both, [*busy, (plan, "b")]) is None  # b opens a trace of its own
+    assert dispatch.next(both, busy) == (rows, "b")
+    assert not dispatch.is_home(course, "b")
+    dispatch.add(part)
+    assert dispatch.next(both, busy) is None
+    assert dispatch.next(both, []) == (part, "a")
+    assert not dispatch
+
+
+def test_a_worker_goes_on_with_the_trace_that_it_has():
+    courses = [Course(trace) for trace in ("t0", "t1", "t2", "t1", "t0")]
+    dispatch = Dispatch(courses)
+    begun = [dispatch.next({place: 1}, []) for place in ("a", "b", "a", "b", "a")]
+    assert [(step.course.unit.of, place) for step, place in begun] == [
+        ("t0", "a"), ("t1", "b"), ("t0", "a"), ("t1", "b"), ("t2", "a"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(30))
