@@ -60,7 +60,7 @@ def plain(path: Path, trace: Trace) -> dict[str, pa.Table]:
     tables = {}
     for file in FILES:
         rows = trace.rows(file)
-        paths = rows._paths if isinstance(rows, FileRows) else []
+        paths = [file.path for file in rows._files] if isinstance(rows, FileRows) else []
         if trace.complete:
             paths = [path / file]
         found = [_readable(each) for each in paths if each.exists()]
