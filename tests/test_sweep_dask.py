@@ -1,5 +1,6 @@
 """Sweeps on dask: a cluster on this machine, a scheduler of the user's, and what can go wrong there."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -17,7 +18,7 @@ from pages import ROOT
 from sweeps import HEAD, check_same, write_study
 
 from tracekit.studies import FinishedWork, sweep
-from tracekit.trace import TracekitError, synthesize, write_trace
+from tracekit.trace import TracekitError, UsageError, synthesize, write_trace
 
 pytestmark = [
     pytest.mark.slow,
@@ -145,6 +146,23 @@ def test_a_worker_that_dies_again_and_again_ends_the_sweep_and_keeps_the_rest(
         sweep(path, executor=client, finished=kept)
     assert FinishedWork(kept).n_found > 0
     client.wait_for_workers(2)
+
+
+def test_a_client_that_cannot_be_used_is_refused(study, client):
+    from distributed import Client
+
+    with Client(client.scheduler.address, set_as_default=False) as closed:
+        pass
+    with pytest.raises(UsageError, match=r"^The dask client is closed; make a new one\.$"):
+        sweep(study, executor=closed)
+
+    async def refused():
+        address = client.scheduler.address
+        async with Client(address, asynchronous=True, set_as_default=False) as other:
+            with pytest.raises(UsageError, match=r"^The dask client is asynchronous; "):
+                sweep(study, executor=other)
+
+    asyncio.run(refused())
 
 
 def test_own_policies_go_to_the_workers(tmp_path, client, monkeypatch):

@@ -133,6 +133,26 @@ def test_a_worker_that_is_free_takes_rows_of_others_but_never_a_last_step():
     assert not dispatch
 
 
+def test_a_worker_begins_one_trace_at_a_time_and_a_pool_several():
+    for place, n_begun in (("a", 1), (None, 4)):
+        dispatch = Dispatch([Course(f"t{i}") for i in range(6)])
+        taken = []
+        while (found := dispatch.next({place: 4}, taken)) is not None:
+            taken.append(found)
+        assert len(taken) == n_begun
+
+
+def test_a_last_step_goes_before_rows_of_other_traces():
+    courses = [Course("t0"), Course("t1")]
+    dispatch = Dispatch(courses)
+    for _ in courses:
+        dispatch.next({"a": 1}, [])
+    rows, part = Step(courses[1], "rows"), Step(courses[0], "part")
+    dispatch.add(rows)
+    dispatch.add(part)
+    assert [dispatch.next({"a": 1}, []) for _ in courses] == [(part, "a"), (rows, "a")]
+
+
 def test_a_worker_goes_on_with_the_trace_that_it_has():
     courses = [Course(trace) for trace in ("t0", "t1", "t2", "t1", "t0")]
     dispatch = Dispatch(courses)

@@ -219,6 +219,8 @@ def test_a_fault_of_tracekit_itself_is_no_sentence(study, error):
 def test_what_is_no_executor_is_refused(study):
     with pytest.raises(UsageError, match=r"takes a dask client, or .* not str\."):
         sweep(study, executor="dask")
+    with pytest.raises(UsageError, match=r"takes a dask client, or .* not the class Immediately\."):
+        sweep(study, executor=Immediately)
 
 
 def test_a_trace_that_the_worker_does_not_see(own_study):

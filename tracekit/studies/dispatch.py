@@ -73,7 +73,9 @@ class Dispatch:
         )
         for place in free:
             found = self._at_home(place)
-            if found is None and plans[place] < threads[place]:
+            # The threads of a worker share a trace; a pool may have a process for each.
+            most_plans = threads[place] if place is None else 1
+            if found is None and plans[place] < most_plans:
                 found = self._left_alone(place, threads) or self._begun(place)
             if found is not None:
                 return found, place
@@ -85,8 +87,9 @@ class Dispatch:
         return None
 
     def _at_home(self, place: Place) -> Step | None:
-        """Take a step of a course that `place` has."""
-        return self._first(c for c in self._ready if self._home[c] == place)
+        """Take a step of a course that `place` has; a last one first, while the trace is open."""
+        own = (c for c in self._ready if self._home[c] == place)
+        return self._first(sorted(own, key=lambda c: self._ready[c][0].name != "part"))
 
     def _left_alone(self, place: Place, threads: Mapping[Place, int]) -> Step | None:
         """Take a step of a course whose worker is gone; `place` has the course from now on."""

@@ -33,16 +33,18 @@ def workers_of(executor: Any) -> Workers:
     Raises
     ------
     UsageError
-        It is neither.
+        It is neither, or a client that is closed or asynchronous.
     """
     client = getattr(executor, "_client", executor)
-    if hasattr(client, "nthreads"):
-        return _Dask(client)
-    if not callable(getattr(executor, "submit", None)):
+    is_class = isinstance(executor, type)
+    if is_class or not callable(getattr(executor, "submit", None)):
+        what = f"the class {executor.__name__}" if is_class else type(executor).__name__
         raise UsageError(
             "executor takes a dask client, or what has the submit() of concurrent.futures, not "
-            f"{type(executor).__name__}."
+            f"{what}."
         )
+    if hasattr(client, "nthreads"):
+        return _Dask(client)
     return _Pool(executor)
 
 
@@ -61,6 +63,12 @@ class _Dask:
     """The client itself: its executor would never say that a future was lost with its worker."""
 
     def __init__(self, client: Any):
+        if getattr(client, "asynchronous", False):
+            raise UsageError(
+                "The dask client is asynchronous; give one made without asynchronous=True."
+            )
+        if getattr(client, "status", "running") == "closed":
+            raise UsageError("The dask client is closed; make a new one.")
         self._client = client
 
     def threads(self) -> Mapping[Place, int]:
